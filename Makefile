@@ -1,0 +1,47 @@
+# Every target names what it lacks, in one sentence, before it starts.
+SHELL := /bin/bash
+PROFILE ?= ci
+BIN := target/$(PROFILE)
+export CODEEXEC_DATA_DIR ?= $(CURDIR)/target/run
+
+.PHONY: help demo run build cluster cluster-stop deploy undeploy test lint bench
+
+help:
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile
+
+build:
+	@e2e/require rust cc disk
+	@cargo build --quiet --profile $(PROFILE) -p api-server
+	@sandboxd/build >/dev/null
+
+demo: ## run code on a file, once, from start to end
+	@e2e/require rust cc disk bubblewrap
+	@echo "building the server (minutes the first time, seconds later)"
+	@$(MAKE) --no-print-directory build
+	@$(BIN)/demo
+
+run: ## the API server on 127.0.0.1:8080 until Ctrl-C
+	@e2e/require rust cc disk bubblewrap
+	@$(MAKE) --no-print-directory build
+	@exec $(BIN)/api-server
+
+cluster: ## a real single-node Kubernetes for tests and trials
+	@e2e/cluster/up
+
+cluster-stop: ## stop it, leaving nothing behind (KEEP=1 keeps its data)
+	@e2e/cluster/stop
+
+deploy: ## images and chart into the cluster of $KUBECONFIG (default: the one of make cluster)
+	@e2e/deploy/deploy
+
+undeploy: ## remove the chart; custom resources, sandboxes and templates stay
+	@e2e/deploy/undeploy
+
+lint: ## formatting, lints, dependency rules, scripts, chart
+	@e2e/test lint
+
+test: ## everything, real cluster included
+	@e2e/test
+
+bench: ## the benchmarks, as a table of ratios
+	@e2e/bench

@@ -1,0 +1,21 @@
+//! What a Messages turn does, as pure functions: the history's checks, the prompt, the turn machine, tool results, the demo model.
+//!
+//! No IO, no clock, no randomness: the caller passes in events, time and random bytes, and performs the [`Action`]s.
+
+pub mod demo;
+mod fold;
+mod history;
+mod model;
+mod outcome;
+mod profile;
+mod turn;
+
+#[cfg(test)]
+mod testing;
+
+pub use fold::Fold;
+pub use history::{DeferredCall, History};
+pub use model::{BlockDelta, ModelEvent, ModelFailure, ModelMessage, ModelRequest, OpenBlock};
+pub use outcome::{Captured, Exit, FailureKind, ToolFailure, ToolOutcome};
+pub use profile::{BASH, BashInput, InvalidInput, SandboxFacts, ToolProfile};
+pub use turn::{Action, Input, ServerCall, Turn, TurnEnd, TurnPlan, TurnSettings, TurnSource};

@@ -1,0 +1,63 @@
+//! What came of a server call, before it is put into the words of a tool profile.
+
+use std::time::Duration;
+
+/// The end of a call.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ToolOutcome {
+    /// The command came to an end, if only by force.
+    Finished {
+        /// Standard output as far as it was kept.
+        stdout: Captured,
+        /// Standard error as far as it was kept.
+        stderr: Captured,
+        /// How it ended.
+        exit: Exit,
+        /// Files API ids of the captured files.
+        outputs: Vec<String>,
+    },
+    /// The command did not run, or nothing is known of its end.
+    Failed(ToolFailure),
+}
+
+/// A stream's bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Captured {
+    /// Any bytes; what is not UTF-8 is shown as U+FFFD.
+    pub bytes: Vec<u8>,
+    /// There was more: the last character may be cut in the middle, and is dropped then.
+    pub truncated: bool,
+}
+
+/// How a command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// By itself, with the code that a shell shows: 128 + n after signal n.
+    Code(i32),
+    /// Killed at this time limit.
+    TimedOut(Duration),
+}
+
+/// Why a call has no result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToolFailure {
+    /// The kind, which decides the code.
+    pub kind: FailureKind,
+    /// The reason in public words; shown where the profile has room for it.
+    pub explanation: String,
+}
+
+/// Kinds of [`ToolFailure`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureKind {
+    /// The input is not valid.
+    InvalidInput,
+    /// The sandbox cannot be used, or was lost.
+    Unavailable,
+    /// Too many calls, or a quota is used up.
+    TooManyRequests,
+    /// The call took too long, and nothing of its output is known.
+    TimedOut,
+    /// A captured file is too large to be stored.
+    OutputFileTooLarge,
+}

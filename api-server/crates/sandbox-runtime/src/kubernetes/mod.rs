@@ -1,0 +1,252 @@
+//! Sandboxes on Kubernetes, as `Sandbox` resources that the operator turns into pods.
+//!
+//! Using one is writing a new activity token; the answer to that write, never a cache, says how it stands. While our own token is
+//! younger than a quarter of the idle timeout, a use costs no call at all.
+
+mod acquire;
+mod client;
+mod exec;
+mod view;
+
+use crate::{
+    AcquireError, Acquired, ByteStream, ContainerName, ContainerSpec, Half, InstanceId, OpenError, OwnerTag, Runtime,
+};
+use acquire::Failure;
+use client::{CallError, call};
+use crds::{Sandbox, SandboxTemplate, fallback, keys};
+use http::{Method, Request};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api, Client,
+    api::{ListParams, Patch, PatchParams},
+};
+use serde_json::json;
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+use tokio::{
+    sync::Mutex as AsyncMutex,
+    time::{Duration, Instant, timeout},
+};
+
+/// Time for the exec to start.
+const EXEC: Duration = Duration::from_secs(20);
+/// How long a token counts as fresh when the sandbox is never idle.
+const FRESH: Duration = Duration::from_secs(60);
+/// Uses that are remembered before old ones are looked for.
+const REMEMBERED: usize = 256;
+/// A pod of this name is not there: asking to exec in it shows whether we may, and does nothing.
+const NO_POD: &str = "codeexec-readiness";
+
+/// Settings of the Kubernetes runtime. The cluster is that of `$KUBECONFIG`, or of the pod's service account.
+#[derive(Clone, Debug)]
+pub struct KubernetesConfig {
+    /// Namespace of the sandboxes.
+    pub namespace: String,
+    /// Template of new sandboxes; `None`: the namespace's `default`.
+    pub template: Option<String>,
+}
+
+/// Why there is no client.
+#[derive(Debug, thiserror::Error)]
+pub enum KubernetesError {
+    /// No usable kubeconfig and no service account.
+    #[error("no cluster configured: {0}")]
+    Config(String),
+}
+
+/// Sandboxes on Kubernetes.
+pub struct KubernetesRuntime {
+    config: KubernetesConfig,
+    client: Client,
+    sandboxes: Api<Sandbox>,
+    pods: Api<Pod>,
+    /// Under whose lock this process finds out about one sandbox; holds the last failure for those who waited meanwhile.
+    locks: Mutex<HashMap<ContainerName, Arc<AsyncMutex<Option<Failure>>>>>,
+    used: Mutex<HashMap<ContainerName, Used>>,
+}
+
+/// A use of ours.
+#[derive(Clone, Debug)]
+struct Used {
+    owner: OwnerTag,
+    sandbox_uid: String,
+    /// When we wrote a token.
+    at: Instant,
+    idle_timeout: Duration,
+    /// What was ready then, if anything.
+    instance: Option<InstanceId>,
+}
+
+impl Used {
+    fn is_fresh(&self, now: Instant) -> bool {
+        let window = if self.idle_timeout.is_zero() { FRESH } else { self.idle_timeout / 4 };
+        now.duration_since(self.at) < window
+    }
+}
+
+impl fmt::Debug for KubernetesRuntime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KubernetesRuntime").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl KubernetesRuntime {
+    /// Makes the client; does not wait for the cluster.
+    pub async fn new(config: KubernetesConfig) -> Result<Self, KubernetesError> {
+        let client = client::connect().await?;
+        let sandboxes = Api::namespaced(client.clone(), &config.namespace);
+        let pods = Api::namespaced(client.clone(), &config.namespace);
+        Ok(Self { config, client, sandboxes, pods, locks: Mutex::default(), used: Mutex::default() })
+    }
+
+    fn lock_of(&self, name: &ContainerName) -> Arc<AsyncMutex<Option<Failure>>> {
+        let mut locks = lock(&self.locks);
+        if let Some(lock) = locks.get(name) {
+            return lock.clone();
+        }
+        locks.retain(|_, lock| Arc::strong_count(lock) > 1);
+        locks.entry(name.clone()).or_default().clone()
+    }
+
+    /// Our last use, if it is fresh and this owner's.
+    fn fresh(&self, spec: &ContainerSpec) -> Option<Used> {
+        let used = lock(&self.used).get(&spec.name).cloned()?;
+        (used.owner == spec.owner && used.is_fresh(Instant::now())).then_some(used)
+    }
+
+    fn remember(&self, name: &ContainerName, used: Used) {
+        let mut all = lock(&self.used);
+        if all.len() >= REMEMBERED {
+            let now = Instant::now();
+            // Twice the window: a stream in use is marked each quarter, and its sandbox's uid is needed to open another.
+            all.retain(|_, used| now.duration_since(used.at) < used.idle_timeout.max(FRESH) * 2);
+        }
+        all.insert(name.clone(), used);
+    }
+
+    /// Name and UID of the Sandbox whose pod this is.
+    fn sandbox_of(&self, instance: &InstanceId) -> Option<(ContainerName, String)> {
+        let used = lock(&self.used);
+        let (name, used) = used.iter().find(|(_, used)| used.instance.as_ref() == Some(instance))?;
+        Some((name.clone(), used.sandbox_uid.clone()))
+    }
+
+    /// Asks for an exec in a pod that is not there: refused, or not found.
+    async fn may_exec(&self, method: Method) -> Result<(), String> {
+        let request = exec::request(&self.config.namespace, NO_POD, Half::Main).map_err(|e| e.to_string())?;
+        let verb = if method == Method::GET { "get" } else { "create" };
+        let request = Request::builder().method(method).uri(request.uri().clone()).body(Vec::new());
+        let request = request.map_err(|e| e.to_string())?;
+        match call(self.client.request_text(request)).await {
+            Err(CallError::Denied(message)) => Err(self.denied(verb, "pods/exec", &message)),
+            // Unreachable is said once, by the list.
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+
+    fn denied(&self, verb: &str, resource: &str, message: &str) -> String {
+        format!("may not {verb} {resource} in namespace {}: {message}", self.config.namespace)
+    }
+}
+
+#[async_trait::async_trait]
+impl Runtime for KubernetesRuntime {
+    async fn find(&self, spec: &ContainerSpec) -> Result<bool, AcquireError> {
+        if self.fresh(spec).is_some() {
+            return Ok(true);
+        }
+        Box::pin(self.touch_existing(spec)).await
+    }
+
+    async fn acquire(&self, spec: &ContainerSpec, deadline: Duration) -> Result<Acquired, AcquireError> {
+        if let Some(Used { instance: Some(instance), idle_timeout, .. }) = self.fresh(spec) {
+            return Ok(Acquired { instance, idle_timeout });
+        }
+        let asked = Instant::now();
+        let acquired = Box::pin(timeout(deadline, self.acquire_alone(spec, asked)));
+        acquired.await.unwrap_or(Err(AcquireError::TimedOut))
+    }
+
+    async fn open(&self, instance: &InstanceId, half: Half) -> Result<Box<dyn ByteStream>, OpenError> {
+        let (_, sandbox_uid) =
+            self.sandbox_of(instance).ok_or_else(|| OpenError::Gone("another start has taken its place".to_owned()))?;
+        let pod = match call(self.pods.get(&instance.name)).await {
+            Ok(pod) => pod,
+            Err(CallError::NotFound(message)) => return Err(OpenError::Gone(message)),
+            Err(CallError::Denied(message)) => return Err(OpenError::Denied(self.denied("get", "pods", &message))),
+            Err(error) => return Err(OpenError::Failed(format!("{error:?}"))),
+        };
+        if !view::is_live(&pod, instance, &sandbox_uid) {
+            return Err(OpenError::Gone("its pod is going or was replaced".to_owned()));
+        }
+        let request = exec::request(&self.config.namespace, &instance.name, half)
+            .map_err(|e| OpenError::Failed(e.to_string()))?;
+        match timeout(EXEC, exec::open(&self.client, request)).await {
+            Ok(Ok(stream)) => Ok(Box::new(stream)),
+            Ok(Err(error)) => Err(match CallError::from(error) {
+                CallError::NotFound(message) => OpenError::Gone(message),
+                CallError::Denied(message) => OpenError::Denied(self.denied("get or create", "pods/exec", &message)),
+                other => OpenError::Failed(format!("{other:?}")),
+            }),
+            Err(_) => Err(OpenError::Failed("the exec did not start in time".to_owned())),
+        }
+    }
+
+    fn forget(&self, instance: &InstanceId) {
+        lock(&self.used).retain(|_, used| used.instance.as_ref() != Some(instance));
+    }
+
+    /// Nothing is deleted here: the operator deletes exactly the pod whose UID is written down.
+    async fn replace(&self, instance: &InstanceId) {
+        let Some((name, _)) = self.sandbox_of(instance) else { return };
+        self.forget(instance);
+        let patch = Patch::Merge(json!({"metadata": {"annotations": {keys::REPLACE_POD: instance.uid}}}));
+        let patched = call(self.sandboxes.patch_metadata(name.as_str(), &PatchParams::default(), &patch)).await;
+        match patched {
+            Ok(_) => tracing::warn!(sandbox.name = %name, pod.uid = %instance.uid, "asked for another pod"),
+            Err(error) => tracing::warn!(sandbox.name = %name, ?error, "could not ask for another pod"),
+        }
+    }
+
+    async fn problems(&self) -> Vec<String> {
+        let KubernetesConfig { namespace, template } = &self.config;
+        let template = template.as_deref().unwrap_or(fallback::TEMPLATE);
+        let (one, templates) =
+            (ListParams::default().limit(1), Api::<SandboxTemplate>::namespaced(self.client.clone(), namespace));
+        let (listed, found, may_get, may_create) = tokio::join!(
+            call(self.sandboxes.list(&one)),
+            call(templates.get(template)),
+            self.may_exec(Method::GET),
+            self.may_exec(Method::POST),
+        );
+        let mut problems: Vec<String> = [may_get, may_create].into_iter().filter_map(Result::err).collect();
+        match listed {
+            Ok(_) => {}
+            Err(CallError::Denied(message)) => problems.push(self.denied("list", "sandboxes", &message)),
+            Err(CallError::NotFound(_)) => {
+                problems.push("the custom resources of codeexec.dev are not installed".to_owned())
+            }
+            Err(error) => problems.push(format!("the Kubernetes API cannot be used: {error:?}")),
+        }
+        match found {
+            // Unreachable is said once.
+            Ok(_) | Err(CallError::Transient(_)) => {}
+            Err(CallError::Denied(message)) => problems.push(self.denied("get", "sandboxtemplates", &message)),
+            Err(CallError::NotFound(_)) => {
+                problems.push(format!("there is no SandboxTemplate {template} in namespace {namespace}"));
+            }
+            Err(error) => problems.push(format!("cannot read SandboxTemplate {template}: {error:?}")),
+        }
+        problems
+    }
+
+    /// Sandboxes outlive this process: other servers use them, and the operator suspends what is idle.
+    async fn shut_down(&self) {}
+}

@@ -1,0 +1,22 @@
+//! Sandboxes behind one trait: on Kubernetes, and on this machine under bubblewrap.
+//!
+//! The seam is [`Runtime`]: it finds, makes and wakes sandboxes and opens byte streams to the `sandboxd` inside. Everything
+//! above it ([`Sandboxes`], [`Sandbox`]) is shared: one HTTP/2 connection per half of a sandbox, runs that happen exactly
+//! once or end in an honest [`RunError::Unknown`], and files.
+//!
+//! What comes out of a sandbox is untrusted: every wait has a deadline and every answer a bound.
+
+pub mod kubernetes;
+pub mod local;
+mod names;
+mod runtime;
+mod sandbox;
+mod stream;
+
+pub use names::{ContainerKey, ContainerKind, ContainerName, OwnerTag};
+pub use runtime::{
+    AcquireError, Acquired, ByteStream, ContainerSpec, Half, InstanceId, OpenError, Runtime, UnavailableReason,
+};
+pub use sandbox::{Sandbox, Sandboxes};
+pub use sandboxd_protocol::{Exit, FileStat, Limits, OutputFile, RunKind, RunRequest};
+pub use stream::{FileBody, FileError, RunError, RunOutcome};

@@ -1,0 +1,200 @@
+//! Errors as clients see them, in the envelopes of both surfaces.
+
+use serde_json::{Map, Value, json};
+
+use crate::Surface;
+
+/// `error.type`, which stands for one HTTP status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ErrorType {
+    /// 400
+    InvalidRequest,
+    /// 401
+    Authentication,
+    /// 402
+    Billing,
+    /// 403
+    Permission,
+    /// 404
+    NotFound,
+    /// 409
+    Conflict,
+    /// 413
+    RequestTooLarge,
+    /// 429
+    RateLimit,
+    /// 500
+    Api,
+    /// 504
+    Timeout,
+    /// 529
+    Overloaded,
+}
+
+impl ErrorType {
+    /// The name on the wire.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::InvalidRequest => "invalid_request_error",
+            Self::Authentication => "authentication_error",
+            Self::Billing => "billing_error",
+            Self::Permission => "permission_error",
+            Self::NotFound => "not_found_error",
+            Self::Conflict => "conflict_error",
+            Self::RequestTooLarge => "request_too_large",
+            Self::RateLimit => "rate_limit_error",
+            Self::Api => "api_error",
+            Self::Timeout => "timeout_error",
+            Self::Overloaded => "overloaded_error",
+        }
+    }
+
+    /// The HTTP status that goes with it.
+    pub fn status(self) -> u16 {
+        match self {
+            Self::InvalidRequest => 400,
+            Self::Authentication => 401,
+            Self::Billing => 402,
+            Self::Permission => 403,
+            Self::NotFound => 404,
+            Self::Conflict => 409,
+            Self::RequestTooLarge => 413,
+            Self::RateLimit => 429,
+            Self::Api => 500,
+            Self::Timeout => 504,
+            Self::Overloaded => 529,
+        }
+    }
+
+    /// The type that an HTTP status stands for: of an upstream's answer, or of a scripted failure.
+    pub fn of_status(status: u16) -> Self {
+        match status {
+            401 => Self::Authentication,
+            402 => Self::Billing,
+            403 => Self::Permission,
+            404 => Self::NotFound,
+            409 => Self::Conflict,
+            413 => Self::RequestTooLarge,
+            429 => Self::RateLimit,
+            408 | 504 => Self::Timeout,
+            503 | 529 => Self::Overloaded,
+            400..500 => Self::InvalidRequest,
+            _ => Self::Api,
+        }
+    }
+}
+
+/// An error for the client: everything in it is public.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{}: {message}", kind.name())]
+pub struct ApiError {
+    /// What kind of error, and so which status.
+    pub kind: ErrorType,
+    /// The text; for a request that does not validate, `<path>: <reason>`.
+    pub message: String,
+    /// `error.details.error_code`, if there is one.
+    pub error_code: Option<&'static str>,
+}
+
+impl ApiError {
+    /// An error without a code.
+    pub fn new(kind: ErrorType, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), error_code: None }
+    }
+
+    /// A 400.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(ErrorType::InvalidRequest, message)
+    }
+
+    /// The same with `details.error_code`.
+    #[must_use]
+    pub fn with_code(self, error_code: &'static str) -> Self {
+        Self { error_code: Some(error_code), ..self }
+    }
+
+    /// 404 for a container that never existed, or is another's.
+    pub fn container_not_found(id: &str) -> Self {
+        Self::new(ErrorType::NotFound, format!("Container `{id}` not found.")).with_code("container_not_found")
+    }
+
+    /// 404 for a container past its lifetime.
+    pub fn container_expired(id: &str) -> Self {
+        let message = format!("Container `{id}` has expired. Send the request without `container` to get a new one.");
+        Self::new(ErrorType::NotFound, message).with_code("container_expired")
+    }
+
+    /// 404 for a file that does not exist, or is another's.
+    pub fn file_not_found(id: &str) -> Self {
+        Self::new(ErrorType::NotFound, format!("File `{id}` not found."))
+    }
+
+    /// The HTTP status.
+    pub fn status(&self) -> u16 {
+        self.kind.status()
+    }
+
+    /// The object under `error`: `{type, message, details}`, on the Zylon surface with `detail {code, explanation}`.
+    pub fn object(&self, surface: Surface) -> Value {
+        let mut error = Map::new();
+        error.insert("type".into(), self.kind.name().into());
+        error.insert("message".into(), self.message.clone().into());
+        error.insert("details".into(), self.error_code.map_or(Value::Null, |code| json!({ "error_code": code })));
+        if surface == Surface::Zylon {
+            let code = self.error_code.unwrap_or_else(|| self.kind.name());
+            error.insert("detail".into(), json!({ "code": code, "explanation": self.message }));
+        }
+        Value::Object(error)
+    }
+
+    /// The whole body, of a JSON answer or of an `error` event.
+    pub fn body(&self, surface: Surface, request_id: &str) -> Value {
+        let mut body = Map::new();
+        body.insert("type".into(), "error".into());
+        body.insert("error".into(), self.object(surface));
+        body.insert("request_id".into(), request_id.into());
+        if surface == Surface::Zylon {
+            body.insert("detail".into(), self.message.clone().into());
+        }
+        Value::Object(body)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_type_names_its_status() {
+        for kind in [
+            ErrorType::InvalidRequest,
+            ErrorType::Authentication,
+            ErrorType::Billing,
+            ErrorType::Permission,
+            ErrorType::NotFound,
+            ErrorType::Conflict,
+            ErrorType::RequestTooLarge,
+            ErrorType::RateLimit,
+            ErrorType::Api,
+            ErrorType::Timeout,
+            ErrorType::Overloaded,
+        ] {
+            assert_eq!(ErrorType::of_status(kind.status()), kind);
+        }
+        assert_eq!(ErrorType::of_status(422), ErrorType::InvalidRequest);
+        assert_eq!(ErrorType::of_status(502), ErrorType::Api);
+    }
+
+    #[test]
+    fn both_envelopes_carry_type_and_request_id() {
+        let error = ApiError::container_not_found("container_01Nope");
+        assert_eq!(
+            error.body(Surface::Anthropic, "req_01Err").to_string(),
+            r#"{"type":"error","error":{"type":"not_found_error","message":"Container `container_01Nope` not found.","details":{"error_code":"container_not_found"}},"request_id":"req_01Err"}"#
+        );
+        assert_eq!(
+            ApiError::invalid("max_tokens: Field required").body(Surface::Zylon, "req_01Err").to_string(),
+            r#"{"type":"error","error":{"type":"invalid_request_error","message":"max_tokens: Field required","details":null,"detail":{"code":"invalid_request_error","explanation":"max_tokens: Field required"}},"request_id":"req_01Err","detail":"max_tokens: Field required"}"#
+        );
+    }
+}

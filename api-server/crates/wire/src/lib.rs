@@ -1,0 +1,25 @@
+//! The Messages and Files contract as types: requests parsed per surface, responses, stream events, errors and ids.
+//!
+//! No IO, no clock, no randomness: whoever calls passes in time and random bytes. Blocks that this project does not act on stay
+//! [`serde_json::Value`]s with their keys in the order in which they came, so that a replayed prompt is the same prompt.
+
+pub mod block;
+pub mod error;
+pub mod file;
+pub mod id;
+pub mod request;
+pub mod response;
+pub mod stream;
+mod surface;
+mod tool;
+mod walk;
+
+pub use block::{BashOutputFile, BashResult, Caller, ContentBlock, ErrorDetail, ToolErrorCode};
+pub use error::{ApiError, ErrorType};
+pub use file::{DeletedFile, FileMetadata, FileScope};
+pub use id::IdSeed;
+pub use request::{Block, InputMessage, MessagesRequest, Role, Rules};
+pub use response::{ContainerInfo, InteractionStopReason, Message, ServerToolUsage, StopReason, Usage};
+pub use stream::{Delta, MessageDelta, StreamEvent};
+pub use surface::{ApiVersion, Surface};
+pub use tool::{ClientTool, CodeTool, CodeToolVersion, SUPPORTED_SERVER_TOOLS, Tool};

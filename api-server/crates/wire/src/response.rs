@@ -1,0 +1,170 @@
+//! The answer to a Messages request.
+
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use crate::{ApiError, ContentBlock, Surface};
+
+/// Why the model stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StopReason {
+    /// It was done.
+    EndTurn,
+    /// It used up `max_tokens`.
+    MaxTokens,
+    /// It wrote one of `stop_sequences`.
+    StopSequence,
+    /// It waits for the client's tools.
+    ToolUse,
+    /// The server stopped between two samplings; the client sends the answer back to go on.
+    PauseTurn,
+    /// It refused.
+    Refusal,
+    /// The context window is full.
+    ModelContextWindowExceeded,
+}
+
+impl StopReason {
+    /// The name on the wire.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::EndTurn => "end_turn",
+            Self::MaxTokens => "max_tokens",
+            Self::StopSequence => "stop_sequence",
+            Self::ToolUse => "tool_use",
+            Self::PauseTurn => "pause_turn",
+            Self::Refusal => "refusal",
+            Self::ModelContextWindowExceeded => "model_context_window_exceeded",
+        }
+    }
+
+    /// Reads the wire name; `None` for one that this server does not know.
+    pub fn parse(name: &str) -> Option<Self> {
+        Some(match name {
+            "end_turn" => Self::EndTurn,
+            "max_tokens" => Self::MaxTokens,
+            "stop_sequence" => Self::StopSequence,
+            "tool_use" => Self::ToolUse,
+            "pause_turn" => Self::PauseTurn,
+            "refusal" => Self::Refusal,
+            "model_context_window_exceeded" => Self::ModelContextWindowExceeded,
+            _ => return None,
+        })
+    }
+}
+
+/// How the whole interaction ended; only on the Zylon surface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InteractionStopReason {
+    /// In the ordinary way.
+    Stop,
+    /// In an error, which `errors` holds.
+    Error,
+    /// The client or an operator stopped it.
+    Cancelled,
+    /// The model refused.
+    Refusal,
+}
+
+/// The container that was used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ContainerInfo {
+    /// To use it again.
+    pub id: String,
+    /// Until when it stays warm at least.
+    pub expires_at: Timestamp,
+}
+
+/// Tokens and calls of a turn.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Usage {
+    /// Tokens read, summed over samplings.
+    pub input_tokens: u64,
+    /// Tokens written into the prompt cache.
+    pub cache_creation_input_tokens: u64,
+    /// Tokens read from the prompt cache.
+    pub cache_read_input_tokens: u64,
+    /// Tokens written, summed over samplings.
+    pub output_tokens: u64,
+    /// Calls that this server ran.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server_tool_use: Option<ServerToolUsage>,
+}
+
+impl Usage {
+    /// Adds another sampling's tokens; calls are left alone.
+    pub fn add_tokens(&mut self, other: &Self) {
+        self.input_tokens = self.input_tokens.saturating_add(other.input_tokens);
+        self.cache_creation_input_tokens =
+            self.cache_creation_input_tokens.saturating_add(other.cache_creation_input_tokens);
+        self.cache_read_input_tokens = self.cache_read_input_tokens.saturating_add(other.cache_read_input_tokens);
+        self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);
+    }
+}
+
+/// `usage.server_tool_use`. The SDKs require the first two.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ServerToolUsage {
+    /// Always 0.
+    pub web_search_requests: u64,
+    /// Always 0.
+    pub web_fetch_requests: u64,
+    /// Code execution calls.
+    pub code_execution_requests: u64,
+}
+
+/// A whole answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Message {
+    /// `msg_...`
+    pub id: String,
+    /// As the client named it.
+    pub model: String,
+    /// The blocks.
+    pub content: Vec<ContentBlock>,
+    /// Null while streaming and after an error.
+    pub stop_reason: Option<StopReason>,
+    /// Which of `stop_sequences` was met.
+    pub stop_sequence: Option<String>,
+    /// Why the model refused, as the upstream put it.
+    pub stop_details: Option<Value>,
+    /// Null when no code ran.
+    pub container: Option<ContainerInfo>,
+    /// Tokens and calls.
+    pub usage: Usage,
+    /// Only printed on the Zylon surface.
+    pub interaction_stop_reason: Option<InteractionStopReason>,
+    /// What went wrong after generation had begun; only printed on the Zylon surface, where there is something.
+    pub errors: Vec<ApiError>,
+}
+
+impl Message {
+    /// The JSON answer.
+    pub fn body(&self, surface: Surface) -> Value {
+        let mut body = Map::new();
+        body.insert("id".into(), self.id.clone().into());
+        body.insert("type".into(), "message".into());
+        body.insert("role".into(), "assistant".into());
+        body.insert("model".into(), self.model.clone().into());
+        body.insert("content".into(), json!(self.content));
+        body.insert("stop_reason".into(), json!(self.stop_reason));
+        body.insert("stop_sequence".into(), json!(self.stop_sequence));
+        body.insert("stop_details".into(), json!(self.stop_details));
+        if surface == Surface::Zylon {
+            body.insert("interaction_stop_reason".into(), json!(self.interaction_stop_reason));
+            if !self.errors.is_empty() {
+                body.insert("errors".into(), errors_json(&self.errors, surface));
+            }
+        }
+        body.insert("container".into(), json!(self.container));
+        body.insert("usage".into(), json!(self.usage));
+        Value::Object(body)
+    }
+}
+
+pub(crate) fn errors_json(errors: &[ApiError], surface: Surface) -> Value {
+    errors.iter().map(|error| error.object(surface)).collect()
+}

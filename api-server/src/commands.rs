@@ -1,0 +1,177 @@
+//! One server call: the sandbox acquired, the client's files put in, the command run, what it left behind stored.
+
+use crate::{
+    App,
+    containers::{Containers, explain},
+    entropy,
+    files::MAX_FILE,
+};
+use engine::{BashInput, Captured, Exit, FailureKind, ServerCall, ToolFailure, ToolOutcome};
+use file_store::{FileId, FileMeta, FileName, NewFile, Origin, StoreError, Workspace};
+use futures_util::StreamExt;
+use sandbox_runtime::{FileError, Limits, OutputFile, RunError, RunKind, RunOutcome, RunRequest, Sandbox};
+use sandboxd_protocol::layout::UPLOADS;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use tokio::sync::OnceCell;
+
+/// How long a sandbox may take to be ready.
+const ACQUIRE_DEADLINE: Duration = Duration::from_secs(120);
+/// Bytes of stdout, and of stderr, that a call keeps.
+pub const OUTPUT_LIMIT: usize = 1024 * 1024;
+/// Longest run of a command, whatever is asked for.
+pub const MAX_COMMAND: Duration = Duration::from_secs(480);
+
+/// What the calls of one turn share.
+pub struct Commands {
+    pub app: Arc<App>,
+    pub containers: Containers,
+    pub workspace: Workspace,
+    /// The client's files, for the input folder.
+    pub uploads: Vec<FileMeta>,
+    /// Limit of a command that asks for none.
+    pub default_timeout: Duration,
+    /// The turn's sandbox, its files in place. A turn has one container.
+    pub sandbox: OnceCell<Sandbox>,
+}
+
+/// Where a client's file lies in the sandbox.
+pub fn upload_path(name: &FileName) -> String {
+    format!("{UPLOADS}/{}", name.as_str())
+}
+
+impl Commands {
+    /// Runs a call to its end; `left` is what remains of the turn's time.
+    pub async fn run(&self, call: ServerCall, left: Duration) -> ToolOutcome {
+        let ServerCall { id, input: BashInput { command, timeout }, container } = call;
+        let sandbox = match self.sandbox.get_or_try_init(|| self.prepare(&container)).await {
+            Ok(sandbox) => sandbox,
+            Err(failure) => return ToolOutcome::Failed(failure),
+        };
+        let asked = timeout.map_or(self.default_timeout, Duration::from_secs);
+        let limit = asked.min(MAX_COMMAND).min(left);
+        let request = RunRequest {
+            run: RunKind::Bash { command },
+            env: BTreeMap::new(),
+            limits: Limits {
+                timeout_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
+                output_bytes: OUTPUT_LIMIT as u64,
+            },
+        };
+        match sandbox.run(&id, &request).await {
+            Ok(outcome) => self.finished(sandbox, &id, &container, limit, outcome).await,
+            Err(error) => ToolOutcome::Failed(run_failure(&error)),
+        }
+    }
+
+    async fn prepare(&self, container: &str) -> Result<Sandbox, ToolFailure> {
+        let spec = self.containers.spec(container);
+        let sandbox = self.app.sandboxes.acquire(&spec, ACQUIRE_DEADLINE).await.map_err(|error| {
+            tracing::warn!(%error, sandbox.name = spec.name.as_str(), "no sandbox");
+            ToolFailure { kind: FailureKind::Unavailable, explanation: explain(&error).to_owned() }
+        })?;
+        for file in &self.uploads {
+            self.put_in(&sandbox, file).await?;
+        }
+        Ok(sandbox)
+    }
+
+    /// Puts a client's file into the input folder; doing it again changes nothing.
+    async fn put_in(&self, sandbox: &Sandbox, file: &FileMeta) -> Result<(), ToolFailure> {
+        let failed = |explanation: &str, cause: &dyn std::fmt::Display| {
+            tracing::warn!(file.id = %file.id, error = %cause, "a client's file was not put into the sandbox");
+            ToolFailure { kind: FailureKind::Unavailable, explanation: explanation.to_owned() }
+        };
+        let opened = self.app.files.open(&self.workspace, file.id, entropy::now()).await;
+        let opened = opened.map_err(|error| failed("An uploaded file cannot be read any more.", &error))?;
+        let written = sandbox.write_file(&upload_path(&file.filename), opened.body).await;
+        written.map(drop).map_err(|error| match error {
+            FileError::NoSpace => failed("The sandbox's disk is full: an uploaded file does not fit.", &error),
+            FileError::NotFound | FileError::Forbidden(_) | FileError::TooLarge | FileError::Unavailable(_) | FileError::Source(_) => {
+                failed("An uploaded file could not be put into the sandbox; try again.", &error)
+            }
+        })
+    }
+
+    async fn finished(&self, sandbox: &Sandbox, id: &str, container: &str, limit: Duration, outcome: RunOutcome) -> ToolOutcome {
+        let RunOutcome { stdout, stderr, exit } = outcome;
+        let mut stderr = Captured { bytes: stderr.into(), truncated: exit.stderr_truncated };
+        let mut outputs = Vec::new();
+        if exit.outputs > 0 {
+            let (stored, lost) = self.capture(sandbox, id, container).await;
+            outputs = stored;
+            // The command did run; a result that hides what became of its files would be a lie.
+            for sentence in lost {
+                stderr.bytes.extend_from_slice(format!("{sentence}\n").as_bytes());
+            }
+        }
+        ToolOutcome::Finished {
+            stdout: Captured { bytes: stdout.into(), truncated: exit.stdout_truncated },
+            stderr,
+            exit: if exit.timed_out { Exit::TimedOut(limit) } else { Exit::Code(exit.code) },
+            outputs,
+        }
+    }
+
+    /// Stores the files that a run left in its output folder: their ids, and a sentence for each that was lost.
+    async fn capture(&self, sandbox: &Sandbox, id: &str, container: &str) -> (Vec<String>, Vec<String>) {
+        let files = match sandbox.seal(id).await {
+            Ok(files) => files,
+            Err(error) => {
+                tracing::warn!(%error, "output files not captured");
+                return (Vec::new(), vec!["The files in $OUTPUT_DIR could not be captured.".to_owned()]);
+            }
+        };
+        let (mut stored, mut lost) = (Vec::new(), Vec::new());
+        for file in files {
+            match self.store(sandbox, &file, id, container).await {
+                Ok(meta) => stored.push(meta.id.to_string()),
+                Err(reason) => lost.push(format!("The output file {:?} was not captured: {reason}.", file.name)),
+            }
+        }
+        if let Err(error) = sandbox.discard_sealed(id).await {
+            tracing::warn!(%error, "captured output files not removed from the sandbox");
+        }
+        (stored, lost)
+    }
+
+    async fn store(&self, sandbox: &Sandbox, file: &OutputFile, id: &str, container: &str) -> Result<FileMeta, &'static str> {
+        if file.size > MAX_FILE {
+            return Err("it is larger than 500 MB");
+        }
+        let filename = FileName::component(&file.name).map_err(|_| "its name cannot be stored")?;
+        let content = sandbox.read_file(&file.path).await.map_err(|error| {
+            tracing::warn!(%error, "an output file could not be read");
+            "it could not be read"
+        })?;
+        let mime_type = mime_guess::from_path(filename.as_str()).first_or_octet_stream().to_string();
+        let origin = Origin::Output { container: container.to_owned(), call: id.to_owned() };
+        let new = NewFile { filename, mime_type, created_at: entropy::now(), expires_at: None, downloadable: true, origin };
+        let file_id = FileId::new(entropy::now_millis(), entropy::random());
+        let stored = self.app.files.put(&self.workspace, file_id, new, content.body.boxed(), MAX_FILE).await;
+        stored.map_err(|error| {
+            tracing::warn!(%error, "an output file was not stored");
+            match error {
+                StoreError::NoSpace => "the file store is full",
+                StoreError::TooLarge { .. } => "it is larger than 500 MB",
+                StoreError::NotFound | StoreError::Expired | StoreError::InvalidName(_) | StoreError::Body(_) | StoreError::Io { .. } => {
+                    "the file store failed"
+                }
+            }
+        })
+    }
+}
+
+fn run_failure(error: &RunError) -> ToolFailure {
+    tracing::warn!(%error, "a command has no result");
+    let (kind, explanation) = match error {
+        RunError::Unknown(_) => (
+            FailureKind::Unavailable,
+            "The sandbox was lost while the command ran: it may have run in part. It is not run again by itself.",
+        ),
+        RunError::TooManyRequests => {
+            (FailureKind::TooManyRequests, "Too many commands run in this container at the same time.")
+        }
+        RunError::Unavailable(_) => (FailureKind::Unavailable, "The sandbox could not run the command."),
+    };
+    ToolFailure { kind, explanation: explanation.to_owned() }
+}

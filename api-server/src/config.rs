@@ -1,0 +1,89 @@
+//! Settings: each is a flag, an environment variable with the prefix `CODEEXEC_`, and a chart value.
+
+use clap::{Parser, ValueEnum};
+use std::{net::SocketAddr, path::PathBuf};
+
+/// The Messages and Files API with code execution on one's own machines.
+#[derive(Parser, Clone, Debug)]
+#[command(name = "api-server", version)]
+pub struct Config {
+    /// Address to listen on.
+    #[arg(long, env = "CODEEXEC_LISTEN", default_value = "127.0.0.1:8080")]
+    pub listen: SocketAddr,
+
+    /// Where commands run: `local` under bubblewrap on this machine, or `kubernetes` in Sandbox resources of a cluster.
+    #[arg(long, env = "CODEEXEC_RUNTIME", value_enum, default_value_t = RuntimeKind::Local)]
+    pub runtime: RuntimeKind,
+
+    /// Folder for stored files, local sandboxes and the key that is made when none is given.
+    #[arg(long, env = "CODEEXEC_DATA_DIR", default_value = "codeexec-data")]
+    pub data_dir: PathBuf,
+
+    /// Who may call: `keys`, or `none` for anybody who can reach a loopback address.
+    #[arg(long, env = "CODEEXEC_AUTH", value_enum, default_value_t = AuthKind::Keys)]
+    pub auth: AuthKind,
+
+    /// API keys, one JSON object a line: `{"sha256": "<hex>", "workspace": "...", "user": "..."}`. Read again when it
+    /// changes. Without it one key is made in the data folder.
+    #[arg(long, env = "CODEEXEC_KEYS_FILE")]
+    pub keys_file: Option<PathBuf>,
+
+    /// Name of the model that clients ask for; `default` names it too.
+    #[arg(long, env = "CODEEXEC_MODEL", default_value = "demo")]
+    pub model: String,
+
+    /// Namespace of the Sandbox resources (runtime `kubernetes`).
+    #[arg(long, env = "CODEEXEC_SANDBOX_NAMESPACE", default_value = "codeexec-sandboxes")]
+    pub sandbox_namespace: String,
+
+    /// `SandboxTemplate` of new sandboxes (runtime `kubernetes`); without it the namespace's `default`.
+    #[arg(long, env = "CODEEXEC_TEMPLATE")]
+    pub template: Option<String>,
+
+    /// The `sandboxd` binary (runtime `local`); without it, the one beside this program.
+    #[arg(long, env = "CODEEXEC_SANDBOXD")]
+    pub sandboxd: Option<PathBuf>,
+
+    /// Seconds without use after which a local sandbox is stopped; its files stay.
+    #[arg(long, env = "CODEEXEC_IDLE_TIMEOUT", default_value_t = 300, value_parser = clap::value_parser!(u64).range(10..))]
+    pub idle_timeout: u64,
+
+    /// Longest run of a command in seconds, unless the request asks for less. Default: 300, and 60 for `code_execution_v1`.
+    #[arg(long, env = "CODEEXEC_COMMAND_TIMEOUT", value_parser = clap::value_parser!(u64).range(1..=480))]
+    pub command_timeout: Option<u64>,
+
+    /// Model samplings of one request; then it ends with `pause_turn`.
+    #[arg(long, env = "CODEEXEC_MAX_SAMPLINGS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub max_samplings: u32,
+
+    /// How logs are written.
+    #[arg(long, env = "CODEEXEC_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
+    pub log_format: LogFormat,
+}
+
+/// Where commands run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RuntimeKind {
+    /// Under bubblewrap on this machine.
+    Local,
+    /// In Sandbox resources of a cluster.
+    Kubernetes,
+}
+
+/// Who may call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AuthKind {
+    /// Anybody on a loopback address.
+    None,
+    /// Holders of a key.
+    Keys,
+}
+
+/// How logs are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}

@@ -1,0 +1,75 @@
+//! What a handler answers when it cannot do what was asked. The middleware of [`crate::request`] writes the body.
+
+use axum::response::{IntoResponse, Response};
+use file_store::StoreError;
+use http::{HeaderValue, StatusCode, header};
+use wire::{ApiError, ErrorType};
+
+/// An error on its way to the client; everything in it is public.
+#[derive(Debug)]
+pub struct Failure(pub ApiError);
+
+impl From<ApiError> for Failure {
+    fn from(error: ApiError) -> Self {
+        Self(error)
+    }
+}
+
+impl Failure {
+    /// A fault of ours: the cause goes to the log, under the request's id, and not to the client.
+    pub fn internal(doing: &'static str, cause: &dyn std::error::Error) -> Self {
+        let source = cause.source().map(ToString::to_string);
+        tracing::error!(error = %cause, error.source = source, "{doing} failed");
+        Self(ApiError::new(ErrorType::Api, "Internal server error"))
+    }
+
+    /// What a store says, for a file that the client calls `id`.
+    pub fn of_store(error: &StoreError, id: &str) -> Self {
+        match error {
+            StoreError::NotFound => Self(ApiError::file_not_found(id)),
+            StoreError::Expired => Self(
+                ApiError::new(ErrorType::NotFound, format!("File `{id}` has expired.")).with_code("file_expired"),
+            ),
+            StoreError::TooLarge { limit } => Self(too_large(*limit)),
+            StoreError::InvalidName(reason) => Self(ApiError::invalid(format!("file: filename {reason}"))),
+            StoreError::NoSpace => Self(
+                ApiError::invalid("The file store is full; delete files or ask your operator for more space.")
+                    .with_code("storage_quota_exceeded"),
+            ),
+            StoreError::Body(_) => Self(ApiError::invalid("The upload ended before its content was whole.")),
+            StoreError::Io { .. } => Self::internal("the file store", error),
+        }
+    }
+}
+
+/// 413 for a body or file of more than `limit` bytes.
+pub fn too_large(limit: u64) -> ApiError {
+    let message = format!("Request exceeds the maximum size of {} MB.", limit / 1_000_000);
+    ApiError::new(ErrorType::RequestTooLarge, message)
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.0.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = status.into_response();
+        let headers = response.headers_mut();
+        match self.0.kind {
+            ErrorType::Authentication => {
+                headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            ErrorType::RateLimit | ErrorType::Overloaded => {
+                headers.insert(header::RETRY_AFTER, HeaderValue::from_static("5"));
+            }
+            ErrorType::InvalidRequest
+            | ErrorType::Billing
+            | ErrorType::Permission
+            | ErrorType::NotFound
+            | ErrorType::Conflict
+            | ErrorType::RequestTooLarge
+            | ErrorType::Api
+            | ErrorType::Timeout => {}
+        }
+        response.extensions_mut().insert(self.0);
+        response
+    }
+}

@@ -1,0 +1,212 @@
+//! The Messages and Files HTTP server: thin routes over the turn machine, the sandboxes and the file store.
+
+mod auth;
+mod commands;
+pub mod config;
+mod containers;
+mod entropy;
+mod failure;
+mod files;
+mod health;
+pub mod logging;
+mod messages;
+mod model;
+mod request;
+mod router;
+mod turns;
+
+use anyhow::{Context as _, anyhow};
+use auth::{Auth, KeyFile, KeyHash};
+use config::{AuthKind, Config, RuntimeKind};
+use file_store::{FileStore, FolderStore};
+use sandbox_runtime::{
+    Runtime, Sandboxes,
+    kubernetes::{KubernetesConfig, KubernetesRuntime},
+    local::{LocalConfig, LocalLimits, LocalRuntime},
+};
+use std::{
+    future::IntoFuture as _,
+    io::Write as _,
+    net::SocketAddr,
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+/// Time between looks at the keys file: a removed key works at most so long.
+const KEYS_RELOAD: Duration = Duration::from_secs(2);
+/// Time between sweeps of the file store.
+const SWEEP: Duration = Duration::from_secs(3600);
+/// Requests under way get this long to end when the server stops.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// What all requests share.
+struct App {
+    auth: Auth,
+    sandboxes: Sandboxes,
+    files: Arc<dyn FileStore>,
+    model: String,
+    command_timeout: Option<Duration>,
+    idle_timeout: Duration,
+    max_samplings: u32,
+    stop: CancellationToken,
+}
+
+/// A server that answers requests.
+pub struct Server {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// The key that was made for it, when none was given; its file is in the data folder.
+    pub own_key: Option<String>,
+    stop: CancellationToken,
+    serving: tokio::task::JoinHandle<()>,
+}
+
+impl Server {
+    /// Starts a server. The error is one sentence for the person who started it.
+    pub async fn start(config: &Config) -> anyhow::Result<Self> {
+        Auth::check_listen(config.auth, config.listen).map_err(|reason| anyhow!(reason))?;
+        let listener = listen(config.listen).await?;
+        let address = listener.local_addr().context("reading the address listened on")?;
+        std::fs::create_dir_all(&config.data_dir)
+            .with_context(|| format!("cannot make the data folder {}", config.data_dir.display()))?;
+        let (auth, own_key) = authentication(config, address)?;
+        let store = FolderStore::new(&config.data_dir.join("files")).await.context("opening the file store")?;
+        let stop = CancellationToken::new();
+        let app = Arc::new(App {
+            auth,
+            sandboxes: Sandboxes::new(runtime(config).await?),
+            files: Arc::new(store.clone()),
+            model: config.model.clone(),
+            command_timeout: config.command_timeout.map(Duration::from_secs),
+            idle_timeout: Duration::from_secs(config.idle_timeout),
+            max_samplings: config.max_samplings,
+            stop: stop.clone(),
+        });
+        tracing::info!("listening on http://{address}");
+        let serving = tokio::spawn(serve(listener, app, store));
+        Ok(Self { address, own_key, stop, serving })
+    }
+
+    /// Ends requests under way, then sandboxes of this machine.
+    pub async fn stop(self) {
+        self.stop.cancel();
+        if let Err(error) = self.serving.await {
+            tracing::error!(%error, "the server did not end well");
+        }
+    }
+}
+
+async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).await.map_err(|error| match error.kind() {
+        std::io::ErrorKind::AddrInUse => {
+            anyhow!("another program listens on {address}; stop it, or choose another address with --listen (CODEEXEC_LISTEN)")
+        }
+        _ => anyhow!("cannot listen on {address}: {error}; choose another address with --listen (CODEEXEC_LISTEN)"),
+    })
+}
+
+async fn serve(listener: TcpListener, app: Arc<App>, store: FolderStore) {
+    let stop = app.stop.clone();
+    let chores = tokio::spawn(chores(Arc::clone(&app), store));
+    let serving = axum::serve(listener, router::router(&app)).with_graceful_shutdown(stop.clone().cancelled_owned());
+    tokio::select! {
+        ended = serving.into_future() => {
+            if let Err(error) = ended {
+                tracing::error!(%error, "serving ended");
+            }
+        }
+        () = async { stop.cancelled().await; tokio::time::sleep(GRACE).await } => {
+            tracing::warn!("requests under way did not end in time");
+        }
+    }
+    chores.abort();
+    app.sandboxes.shut_down().await;
+}
+
+/// What is to be done now and then.
+async fn chores(app: Arc<App>, store: FolderStore) {
+    let mut keys = tokio::time::interval(KEYS_RELOAD);
+    let mut sweep = tokio::time::interval(SWEEP);
+    loop {
+        tokio::select! {
+            _ = keys.tick() => {
+                if let Auth::Keys(file) = &app.auth {
+                    file.reload();
+                }
+            }
+            _ = sweep.tick() => {
+                if let Err(error) = store.sweep(entropy::now()).await {
+                    tracing::warn!(%error, "the file store was not swept");
+                }
+            }
+        }
+    }
+}
+
+fn authentication(config: &Config, address: SocketAddr) -> anyhow::Result<(Auth, Option<String>)> {
+    match (config.auth, &config.keys_file) {
+        (AuthKind::None, _) => Ok((Auth::Loopback { listen: address }, None)),
+        (AuthKind::Keys, Some(path)) => Ok((Auth::Keys(Arc::new(KeyFile::open(path.clone())?)), None)),
+        (AuthKind::Keys, None) => {
+            let (path, key) = own_key(&config.data_dir)?;
+            Ok((Auth::Keys(Arc::new(KeyFile::open(path)?)), Some(key)))
+        }
+    }
+}
+
+/// The key of a data folder, made when there is none; the keys file is written anew from it.
+fn own_key(data_dir: &Path) -> anyhow::Result<(PathBuf, String)> {
+    let (key_path, keys_path) = (data_dir.join("api-key"), data_dir.join("keys.jsonl"));
+    let key = match std::fs::read_to_string(&key_path) {
+        Ok(key) => key.trim().to_owned(),
+        Err(_) => {
+            let key = format!("sk-codeexec-{}", KeyHash::of(&format!("{:?}", entropy::random::<32>())).to_hex());
+            write_private(&key_path, &key)?;
+            key
+        }
+    };
+    let line = serde_json::json!({ "sha256": KeyHash::of(&key).to_hex(), "workspace": "default", "user": "local" });
+    write_private(&keys_path, &line.to_string())?;
+    Ok((keys_path, key))
+}
+
+fn write_private(path: &Path, text: &str) -> anyhow::Result<()> {
+    let write = || {
+        let mut file = std::fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+        writeln!(file, "{text}")
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
+}
+
+async fn runtime(config: &Config) -> anyhow::Result<Arc<dyn Runtime>> {
+    match config.runtime {
+        RuntimeKind::Local => {
+            let sandboxd = match &config.sandboxd {
+                Some(path) => path.clone(),
+                None => beside_this_program("sandboxd")?,
+            };
+            let local = LocalConfig {
+                data_dir: config.data_dir.join("sandboxes"),
+                sandboxd,
+                bwrap: PathBuf::from("bwrap"),
+                idle_timeout: Duration::from_secs(config.idle_timeout),
+                limits: LocalLimits::default(),
+            };
+            Ok(Arc::new(LocalRuntime::new(local).await?))
+        }
+        RuntimeKind::Kubernetes => {
+            let kubernetes =
+                KubernetesConfig { namespace: config.sandbox_namespace.clone(), template: config.template.clone() };
+            Ok(Arc::new(KubernetesRuntime::new(kubernetes).await?))
+        }
+    }
+}
+
+fn beside_this_program(name: &str) -> anyhow::Result<PathBuf> {
+    let path = std::env::current_exe().context("finding this program")?.with_file_name(name);
+    if path.is_file() { Ok(path) } else { Err(anyhow!("{} is missing; name the sandboxd binary with --sandboxd", path.display())) }
+}

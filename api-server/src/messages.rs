@@ -1,0 +1,181 @@
+//! `POST /v1/messages` on both surfaces.
+
+use crate::{
+    App,
+    auth::Identity,
+    commands::{Commands, MAX_COMMAND, OUTPUT_LIMIT, upload_path},
+    containers::Containers,
+    entropy,
+    failure::{Failure, too_large},
+    files,
+    request::{Context, Version, new_seed},
+    turns::{self, Running},
+};
+use axum::{
+    Extension, Json,
+    body::Body,
+    extract::{Request, State},
+    response::{IntoResponse, Response},
+};
+use engine::{Fold, History, SandboxFacts, ToolProfile, TurnEnd, TurnPlan, TurnSettings};
+use file_store::{FileMeta, Workspace};
+use futures_util::stream;
+use http::header;
+use sandboxd_protocol::layout;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    convert::Infallible,
+    sync::Arc,
+    time::Duration,
+};
+use tokio::sync::OnceCell;
+use wire::{ApiError, CodeToolVersion, ErrorType, MessagesRequest, Rules, StreamEvent, Surface, Tool};
+
+/// Largest body, in bytes.
+pub const MAX_BODY: u64 = 32_000_000;
+/// Silence after which a stream says that it is alive; proxies give up after thirty seconds or more.
+const PING_AFTER: Duration = Duration::from_secs(10);
+/// `max_tokens` of a Zylon request that names none.
+const ZYLON_MAX_TOKENS: u64 = 32_000;
+
+/// Runs a turn and answers with a message, or with its events as they come.
+pub async fn create(
+    State(app): State<Arc<App>>,
+    Extension(context): Extension<Context>,
+    Extension(identity): Extension<Identity>,
+    Version(version): Version,
+    request: Request,
+) -> Result<Response, Failure> {
+    let body = read_body(request).await?;
+    let default_max_tokens = (context.surface == Surface::Zylon).then_some(ZYLON_MAX_TOKENS);
+    let rules = Rules { surface: context.surface, version, default_max_tokens };
+    let request = MessagesRequest::parse(&body, &rules)?;
+    drop(body);
+    if request.model != app.model && request.model != "default" {
+        let model: String = request.model.chars().take(100).collect();
+        return Err(ApiError::new(ErrorType::NotFound, format!("model: {model}")).into());
+    }
+    let stream = request.stream;
+    let running = start(&app, &context, &identity, &request).await?;
+    if stream { events(running, context).await } else { message(running, context.surface).await }
+}
+
+async fn read_body(request: Request) -> Result<bytes::Bytes, Failure> {
+    let length = request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    if length.is_some_and(|length| length > MAX_BODY) {
+        return Err(too_large(MAX_BODY).into());
+    }
+    let limit = usize::try_from(MAX_BODY).unwrap_or(usize::MAX);
+    axum::body::to_bytes(request.into_body(), limit).await.map_err(|error| {
+        let over = std::error::Error::source(&error).is_some_and(<dyn std::error::Error>::is::<http_body_util::LengthLimitError>);
+        if over { too_large(MAX_BODY).into() } else { ApiError::invalid("The request body ended early.").into() }
+    })
+}
+
+/// Everything that can be refused is refused here, before anything runs.
+async fn start(app: &Arc<App>, context: &Context, identity: &Identity, request: &MessagesRequest) -> Result<Running, Failure> {
+    let profile = ToolProfile::of(request);
+    let uploads = find_uploads(app, identity, request).await?;
+    let paths = uploads.iter().map(|file| (file.id.to_string(), upload_path(&file.filename))).collect::<BTreeMap<_, _>>();
+    let history = History::read(request, profile.as_ref(), &paths)?;
+    let containers = Containers::of(context.surface, identity);
+    let deferred = history.turn_container.clone().filter(|_| !history.deferred.is_empty());
+    let named = request.container.as_deref();
+    let container = containers.resolve(&app.sandboxes, named, deferred.as_deref(), entropy::now_millis()).await?;
+    let default_timeout = command_timeout(app, request);
+    let (source, idle_seconds) = turns::Source::new(app.idle_timeout);
+    let settings = TurnSettings {
+        message_id: new_seed().message(),
+        container,
+        max_samplings: app.max_samplings,
+        source: Box::new(source),
+    };
+    let plan = TurnPlan::new(request, history, &facts(default_timeout), settings);
+    let commands = Commands {
+        app: Arc::clone(app),
+        containers,
+        workspace: Workspace::named(&identity.workspace),
+        uploads,
+        default_timeout,
+        sandbox: OnceCell::new(),
+    };
+    Ok(turns::start(plan, commands, idle_seconds, app.stop.clone()))
+}
+
+/// The files of the `container_upload` blocks, each once, the last of a name last.
+async fn find_uploads(app: &App, identity: &Identity, request: &MessagesRequest) -> Result<Vec<FileMeta>, Failure> {
+    let (mut seen, mut files) = (BTreeSet::new(), Vec::new());
+    for (_, id) in request.container_uploads() {
+        if seen.insert(id.clone()) {
+            files.push(files::stat(app, identity, &id).await?);
+        }
+    }
+    Ok(files)
+}
+
+fn command_timeout(app: &App, request: &MessagesRequest) -> Duration {
+    let code = request.tools.iter().find_map(|tool| match tool {
+        Tool::Code(code) => Some(code.version),
+        Tool::Client(_) => None,
+    });
+    let usual = match code {
+        Some(CodeToolVersion::V1) => Duration::from_secs(60),
+        Some(CodeToolVersion::Dated20250825) | None => Duration::from_secs(300),
+    };
+    app.command_timeout.unwrap_or(usual)
+}
+
+fn facts(command_limit: Duration) -> SandboxFacts {
+    SandboxFacts {
+        runtime: "Linux with bash".to_owned(),
+        working_directory: layout::WORKSPACE.to_owned(),
+        command_limit,
+        max_command_limit: MAX_COMMAND,
+        output_limit: OUTPUT_LIMIT,
+        network: false,
+    }
+}
+
+async fn message(mut running: Running, surface: Surface) -> Result<Response, Failure> {
+    let mut fold = Fold::default();
+    while let Some(event) = running.events.recv().await {
+        fold.push(&event);
+    }
+    let message = fold.finish(&ended(running.end).await?, surface)?;
+    Ok(Json(message.body(surface)).into_response())
+}
+
+async fn ended(end: tokio::task::JoinHandle<TurnEnd>) -> Result<TurnEnd, Failure> {
+    end.await.map_err(|error| Failure::internal("the turn", &error))
+}
+
+/// A turn that fails before its first event is an ordinary error.
+async fn events(mut running: Running, context: Context) -> Result<Response, Failure> {
+    let Some(first) = running.events.recv().await else {
+        return match ended(running.end).await? {
+            TurnEnd::Failed { error, started: _ } => Err(error.into()),
+            TurnEnd::Finished | TurnEnd::Cancelled => Err(ApiError::new(ErrorType::Api, "Internal server error").into()),
+        };
+    };
+    let frames = stream::unfold((Some(first), running), move |(first, mut running)| {
+        let Context { id, surface } = context.clone();
+        async move {
+            let event = match first {
+                Some(event) => event,
+                None => match tokio::time::timeout(PING_AFTER, running.events.recv()).await {
+                    Ok(Some(event)) => event,
+                    Ok(None) => return None,
+                    Err(_) => StreamEvent::Ping,
+                },
+            };
+            Some((Ok::<_, Infallible>(event.frame(surface, &id)), (None, running)))
+        }
+    });
+    let headers = [
+        (header::CONTENT_TYPE, "text/event-stream; charset=utf-8"),
+        (header::CACHE_CONTROL, "no-cache"),
+        // nginx would collect events otherwise.
+        (header::HeaderName::from_static("x-accel-buffering"), "no"),
+    ];
+    Ok((headers, Body::from_stream(frames)).into_response())
+}

@@ -1,0 +1,41 @@
+//! Every route.
+
+use crate::{
+    App,
+    files::{self, MAX_FILE, UPLOAD_OVERHEAD},
+    health, messages,
+    request::{self, Context},
+};
+use axum::{
+    Extension, Router,
+    extract::{DefaultBodyLimit, Request},
+    middleware,
+    routing::{MethodRouter, get, post},
+};
+use std::sync::Arc;
+
+/// The router of one server.
+pub fn router(app: &Arc<App>) -> Router {
+    let upload_limit = DefaultBodyLimit::max(usize::try_from(MAX_FILE + UPLOAD_OVERHEAD).unwrap_or(usize::MAX));
+    let api = Router::new()
+        // Anthropic surface
+        .route("/v1/messages", only(post(messages::create), "POST"))
+        .route("/v1/files", only(post(files::upload), "POST").layer(upload_limit))
+        .route("/v1/files/{id}", only(get(files::retrieve_metadata), "GET"))
+        .route("/v1/files/{id}/content", only(get(files::download), "GET"))
+        // Zylon surface
+        .route("/api/gpt/v1/messages", only(post(messages::create), "POST"))
+        .fallback(request::unknown_route)
+        .layer(middleware::from_fn_with_state(Arc::clone(app), request::authenticate));
+    Router::new()
+        .route("/healthz", get(health::live))
+        .route("/readyz", get(health::ready))
+        .merge(api)
+        .with_state(Arc::clone(app))
+        .layer(middleware::from_fn(request::outermost))
+}
+
+/// A route whose other methods answer 405 in the surface's envelope.
+fn only(route: MethodRouter<Arc<App>>, allowed: &'static str) -> MethodRouter<Arc<App>> {
+    route.fallback(move |context: Extension<Context>, request: Request| request::wrong_method(context, request, allowed))
+}

@@ -1,0 +1,35 @@
+//! The custom resources of `codeexec.dev`: their types, validation, labels, reasons and the names of their children.
+//!
+//! What is decided here is the contract between the operator, the API server and people with `kubectl`. No function does IO.
+
+mod activity;
+mod definitions;
+mod duration;
+pub mod fallback;
+pub mod keys;
+mod names;
+mod quantity;
+mod reason;
+#[expect(unreachable_pub, reason = "the schema derive repeats each struct inside a function")]
+mod sandbox;
+mod status;
+#[expect(unreachable_pub, reason = "the schema derive repeats each struct inside a function")]
+mod template;
+
+pub use activity::activity_token;
+pub use definitions::definitions;
+pub use duration::{Duration, DurationError};
+pub use names::{ChildName, child_name};
+pub use quantity::{Quantity, QuantityError};
+pub use reason::{ConditionType, Reason};
+pub use sandbox::{Lifecycle, OnExpiry, Sandbox, SandboxSpec, TemplateRef, Workspace};
+pub use status::{Binding, BindingSource, Effective, Phase, SandboxStatus};
+pub use template::{
+    EnvVar, PullSecret, ResourceList, Resources, SandboxTemplate, SandboxTemplateSpec, Toleration, TolerationEffect,
+    TolerationOperator,
+};
+
+/// API group of every resource here.
+pub const GROUP: &str = "codeexec.dev";
+/// Its only version so far.
+pub const VERSION: &str = "v1alpha1";

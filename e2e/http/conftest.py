@@ -1,0 +1,150 @@
+"""One test body for both runtimes: `--runtime local` starts a server of its own, `--runtime cluster` uses a deployed one.
+
+A deployed server is described by the environment: CODEEXEC_TEST_URLS (two addresses, one for each replica), and
+CODEEXEC_TEST_KEYS (three keys: two users of one workspace, then a user of another).
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import time
+import uuid
+
+import anthropic
+import pytest
+import requests
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BIN = ROOT / "target" / os.environ.get("PROFILE", "ci")
+SANDBOXD = ROOT / "target/sandboxd/x86_64-unknown-linux-gnu/sandboxd/sandboxd"
+CE25 = {"type": "code_execution_20250825", "name": "code_execution"}
+CE_V1 = {"type": "code_execution_v1", "name": "code_execution"}
+MESSAGES = {"anthropic": "/v1/messages", "zylon": "/api/gpt/v1/messages"}
+
+
+@dataclasses.dataclass
+class Server:
+    """A server under test. `urls` are all its replicas; `keys` are of (w1, ann), (w1, bob), (w2, eve)."""
+
+    runtime: str
+    urls: list
+    keys: list
+    process: subprocess.Popen | None = None
+    log: pathlib.Path | None = None
+
+    @property
+    def url(self):
+        return self.urls[0]
+
+    def sdk(self, key=0, **options):
+        return anthropic.Anthropic(base_url=self.url, api_key=self.keys[key], max_retries=0, timeout=120, **options)
+
+    def post(self, path, body=None, key=0, replica=0, headers=None, **options):
+        base = {"x-api-key": self.keys[key], "anthropic-version": "2023-06-01"}
+        return requests.post(self.urls[replica] + path, json=body, headers=base | (headers or {}), timeout=150, **options)
+
+    def get(self, path, key=0, **options):
+        headers = {"x-api-key": self.keys[key], "anthropic-version": "2023-06-01"}
+        return requests.get(self.url + path, headers=headers, timeout=60, **options)
+
+    def ask(self, *parts, surface="anthropic", tools=(CE25,), key=0, replica=0, **fields):
+        """Sends one message whose text is the demo model's script, and returns the answer, which must be a success."""
+        answer = self.post(MESSAGES[surface], request(*parts, tools=tools, **fields), key, replica)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def bash(self, command, **fields):
+        """Runs one command and returns its result block's content, and the whole answer."""
+        answer = self.ask(bash(command), **fields)
+        results = [block["content"] for block in answer["content"] if block["type"].endswith("_tool_result")]
+        assert len(results) == 1, answer
+        return results[0], answer
+
+
+def bash(command):
+    fence = "`" * 5
+    return f"{fence}bash\n{command}\n{fence}\n"
+
+
+def request(*parts, tools=(CE25,), **fields):
+    return {
+        "model": "demo",
+        "max_tokens": 4096,
+        "messages": [{"role": "user", "content": "\n".join(parts)}],
+        "tools": list(tools),
+    } | fields
+
+
+def fresh_id():
+    return f"test-{uuid.uuid4().hex[:12]}"
+
+
+def events(response):
+    """The events of a stream, as (name, data)."""
+    for chunk in response.content.decode().split("\n\n"):
+        lines = dict(line.split(": ", 1) for line in chunk.splitlines() if not line.startswith(":"))
+        if lines:
+            yield lines["event"], json.loads(lines["data"])
+
+
+def pytest_addoption(parser):
+    parser.addoption("--runtime", choices=["local", "cluster"], default="local")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "local: only where the server runs on this machine")
+    config.addinivalue_line("markers", "cluster: only where the server runs in a cluster")
+
+
+def pytest_collection_modifyitems(config, items):
+    other = {"local": "cluster", "cluster": "local"}[config.getoption("--runtime")]
+    dropped = [item for item in items if item.get_closest_marker(other)]
+    config.hook.pytest_deselected(items=dropped)
+    items[:] = [item for item in items if item not in dropped]
+
+
+def key_line(key, workspace, user):
+    return json.dumps({"sha256": hashlib.sha256(key.encode()).hexdigest(), "workspace": workspace, "user": user}) + "\n"
+
+
+def start_server(folder, *flags, env=None, keys=None):
+    """Starts a server on a free port and waits until it says where it listens."""
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / "server.log"
+    keys = keys or [f"key-{uuid.uuid4().hex}" for _ in range(3)]
+    keys_file = folder / "keys.jsonl"
+    owners = [("w1", "ann"), ("w1", "bob"), ("w2", "eve")]
+    keys_file.write_text("".join(key_line(key, *owner) for key, owner in zip(keys, owners)))
+    command = [BIN / "api-server", "--listen", "127.0.0.1:0", "--data-dir", folder / "data", "--keys-file", keys_file, *flags]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("CODEEXEC_")}
+    clean["CODEEXEC_SANDBOXD"] = str(SANDBOXD)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log.open("w"), env=clean | (env or {}))
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        found = re.search(r"http://127\.0\.0\.1:\d+", log.read_text())
+        if found:
+            return Server("local", [found.group()] * 2, keys, process, log)
+        assert process.poll() is None, log.read_text()
+        time.sleep(0.02)
+    process.kill()
+    raise AssertionError("the server does not say where it listens: " + log.read_text())
+
+
+def stop_server(server):
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(timeout=20) == 0, server.log.read_text()
+
+
+@pytest.fixture(scope="session")
+def server(request, tmp_path_factory):
+    if request.config.getoption("--runtime") == "cluster":
+        yield Server("cluster", os.environ["CODEEXEC_TEST_URLS"].split(","), os.environ["CODEEXEC_TEST_KEYS"].split(","))
+        return
+    started = start_server(tmp_path_factory.mktemp("server"))
+    yield started
+    stop_server(started)

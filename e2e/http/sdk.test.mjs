@@ -1,0 +1,46 @@
+// The official TypeScript SDK, unmodified, against the server of $CODEEXEC_URL.
+import assert from "node:assert/strict";
+import test from "node:test";
+import Anthropic, { toFile } from "@anthropic-ai/sdk";
+
+const client = new Anthropic({ baseURL: process.env.CODEEXEC_URL, apiKey: process.env.CODEEXEC_KEY, maxRetries: 0 });
+const ask = (content, fields = {}) => ({
+  model: "demo",
+  max_tokens: 1024,
+  messages: [{ role: "user", content }],
+  tools: [{ type: "code_execution_20250825", name: "code_execution" }],
+  ...fields,
+});
+const fence = (command) => "```bash\n" + command + "\n```";
+const result = (message) => message.content.find((block) => block.type === "bash_code_execution_tool_result").content;
+
+test("create runs code and the container is used again", async () => {
+  const first = await client.messages.create(ask(fence("echo 12 > /tmp/n; echo done")));
+  assert.equal(result(first).stdout, "done\n");
+  const second = await client.messages.create(ask(fence("cat /tmp/n"), { container: first.container.id }));
+  assert.equal(result(second).stdout, "12\n");
+  assert.equal(second.container.id, first.container.id);
+});
+
+test("stream ends with the same message, its container included", async () => {
+  const final = await client.messages.stream(ask(fence("echo 42"))).finalMessage();
+  assert.equal(result(final).stdout, "42\n");
+  assert.deepEqual(final.content[0].input, { command: "echo 42" });
+  assert.match(final.container.id, /^container_/);
+});
+
+test("a file goes in and another comes out", async () => {
+  const file = await client.files.upload({ file: await toFile(Buffer.from("a,b\n1,2\n"), "in.csv", { type: "text/csv" }) });
+  const content = [
+    { type: "text", text: fence('cp "$INPUT_DIR/in.csv" "$OUTPUT_DIR/out.csv"') },
+    { type: "container_upload", file_id: file.id },
+  ];
+  const message = await client.messages.create(ask(content));
+  const [output] = result(message).content;
+  assert.equal((await client.files.retrieveMetadata(output.file_id)).filename, "out.csv");
+  assert.equal(await (await client.files.download(output.file_id)).text(), "a,b\n1,2\n");
+});
+
+test("an unknown container is a NotFoundError", async () => {
+  await assert.rejects(client.messages.create(ask("hi", { container: "container_doesnotexist" })), Anthropic.NotFoundError);
+});

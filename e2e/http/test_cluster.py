@@ -1,0 +1,174 @@
+"""What only a cluster can show."""
+
+import concurrent.futures
+import json
+import os
+import pathlib
+import subprocess
+import time
+
+import pytest
+
+from conftest import ROOT, bash, fresh_id, request
+
+pytestmark = pytest.mark.cluster
+SANDBOXES = "codeexec-sandboxes"
+SYSTEM = "codeexec-system"
+
+
+def kubectl(*arguments, namespace=SANDBOXES, ok=True, stdin=None):
+    ended = subprocess.run(["kubectl", "-n", namespace, *arguments], capture_output=True, text=True, input=stdin, timeout=180)
+    assert not ok or ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout if ok else ended.stdout + ended.stderr
+
+
+def items(kinds, namespace=SANDBOXES):
+    return json.loads(kubectl("get", kinds, "-o", "json", namespace=namespace))["items"]
+
+
+def named(kinds, part):
+    return [item["metadata"]["name"] for item in items(kinds) if part in item["metadata"]["name"]]
+
+
+def wait_until(condition, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.2)
+    return value
+
+
+def example(name):
+    text = (ROOT / "docs/examples/sandbox.yaml").read_text()
+    return text, [line.split(": ")[1] for line in text.splitlines() if line.startswith("  name: ")][0]
+
+
+def test_the_example_becomes_ready_is_listed_and_leaves_nothing():
+    text, name = example("sandbox.yaml")
+    for _ in range(2):  # The name can be used again at once.
+        kubectl("apply", "-f", "-", stdin=text)
+        kubectl("wait", "--for=condition=Ready", f"sandbox/{name}", "--timeout=60s")
+        header, row = kubectl("get", "sbx", name).strip().splitlines()
+        assert {"NAME", "PHASE", "READY", "REASON", "AGE"} <= set(header.split()) and "Ready" in row.split()
+        pods, claims = named("pods", name), named("pvc", name)
+        assert len(pods) == len(claims) == 1
+        kubectl("delete", "sandbox", name)
+    wait_until(lambda: not named("pods", name) and not named("pvc", name))
+
+
+def test_explain_reads_well():
+    text = kubectl("explain", "sandbox.spec")
+    assert "templateRef" in text and "workspace" in text and "<no description>" not in text, text
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"replicas": 2}, "replicas"),
+        ({"workspace": {"size": "-1Gi"}}, "size"),
+        ({"lifecycle": {"idleTimeout": "soon"}}, "idleTimeout"),
+        ({"templateRef": {"name": "Not A Name"}}, "templateRef.name"),
+    ],
+)
+def test_what_can_never_work_is_refused_with_a_sentence(spec, words):
+    sandbox = {"apiVersion": "codeexec.dev/v1alpha1", "kind": "Sandbox", "metadata": {"name": "bad"}, "spec": spec}
+    said = kubectl("apply", "-f", "-", stdin=json.dumps(sandbox), ok=False)
+    assert "invalid" in said.lower() and words in said, said
+    assert "NotFound" in kubectl("get", "sandbox", "bad", ok=False)
+
+
+def test_the_pod_is_restricted_and_its_uploads_are_read_only(server):
+    container = fresh_id()
+    server.bash("true", surface="zylon", container=container)
+    (pod,) = named("pods", container)
+    run = lambda *command: kubectl("exec", pod, "-c", "main", "--", *command, ok=False).strip()
+    assert run("id", "-u") == "1000"
+    assert "Read-only" in run("touch", "/mnt/user-data/uploads/x")
+    assert "Read-only" in run("touch", "/x") and "Read-only" in run("touch", "/opt/sandboxd/x")
+    assert "No such file" in run("ls", "/var/run/secrets/kubernetes.io/serviceaccount")
+    capabilities = run("grep", "-E", "Cap(Prm|Eff|Bnd|Amb)", "/proc/self/status").split()[1::2]
+    assert capabilities == ["0000000000000000"] * 4
+
+
+def test_twenty_commands_cost_one_exec(server):
+    log = os.environ.get("CLUSTER_AUDIT_LOG")
+    if not log:
+        pytest.skip("needs the audit log of the cluster that the tests build")
+    container = fresh_id()
+    for n in range(20):
+        server.bash(f"echo {n}", surface="zylon", container=container)
+    (pod,) = named("pods", container)
+
+    def execs():
+        found = []
+        for line in pathlib.Path(log).read_text().splitlines():
+            event = json.loads(line)
+            target = event.get("objectRef", {})
+            if target.get("subresource") == "exec" and target.get("name") == pod and event["stage"] == "ResponseStarted":
+                found.append(event["requestURI"])
+        return found
+
+    main = wait_until(lambda: [uri for uri in execs() if "container=main" in uri])
+    assert len(main) == 1, main
+
+
+def test_a_killed_server_leaves_no_command_and_the_sandbox_serves_on(server):
+    container = fresh_id()
+    server.bash("true", surface="zylon", container=container)
+    (pod,) = named("pods", container)
+    command = "setsid sleep 7777 & sleep 7778; echo never"
+    pool = concurrent.futures.ThreadPoolExecutor(1)
+
+    # A server of its own, so that those of the other tests live on.
+    name = fresh_id()
+    victim = victim_pod(name)
+    forward = subprocess.Popen(["kubectl", "-n", SYSTEM, "port-forward", f"pod/{victim}", ":8080"], stdout=subprocess.PIPE, text=True)
+    try:
+        port = forward.stdout.readline().split("127.0.0.1:")[1].split()[0]
+        lone = type(server)("cluster", [f"http://127.0.0.1:{port}"] * 2, server.keys)
+        sent = pool.submit(lone.post, "/api/gpt/v1/messages", request(bash(command), container=container))
+        sleeping = lambda: kubectl("exec", pod, "-c", "main", "--", "bash", "-c", "grep -l sleep /proc/[0-9]*/comm | wc -l").strip()
+        wait_until(lambda: sleeping() == "2")
+        kubectl("delete", "pod", victim, "--grace-period=0", "--force", namespace=SYSTEM)
+        wait_until(lambda: sleeping() == "0", 3 * 45)
+        assert isinstance(sent.exception(timeout=60), Exception)
+    finally:
+        forward.kill()
+        kubectl("delete", "pod", victim, "--ignore-not-found", "--wait=false", namespace=SYSTEM)
+    result, _ = server.bash("echo on", surface="zylon", container=container)
+    assert result["stdout"] == "on\n"
+
+
+def victim_pod(name):
+    """Starts one more API server from the deployment's own template."""
+    (template,) = [item for item in items("deployments", SYSTEM) if "api-server" in item["metadata"]["name"]]
+    spec = template["spec"]["template"]["spec"]
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+    kubectl("apply", "-f", "-", stdin=json.dumps(pod), namespace=SYSTEM)
+    kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=90s", namespace=SYSTEM)
+    return name
+
+
+def test_nothing_in_the_sandbox_reaches_the_network(server):
+    node, service = kubectl("get", "nodes", "-o", "jsonpath={.items[0].status.addresses[0].address}"), "10.96.0.1"
+    for target, port in ((node, 10250), (node, 6443), (service, 443), (node, 5000)):
+        result, _ = server.bash(f"timeout 3 bash -c 'exec 3<>/dev/tcp/{target}/{port}' 2>/dev/null && echo open || echo closed")
+        assert result["stdout"] == "closed\n", (target, port)
+
+
+def test_the_servers_log_no_key_and_no_command(server):
+    canary = fresh_id()
+    server.bash(f"echo {canary}")
+    server.post("/v1/messages", {}, headers={"x-api-key": canary})
+    for item in items("pods", SYSTEM):
+        log = kubectl("logs", item["metadata"]["name"], "--all-containers", namespace=SYSTEM)
+        assert canary not in log and all(key not in log for key in server.keys)
+
+
+def test_a_pod_that_is_deleted_comes_back_with_its_files(server):
+    container = fresh_id()
+    server.bash("echo kept > f", surface="zylon", container=container)
+    (pod,) = named("pods", container)
+    kubectl("delete", "pod", pod)
+    result, _ = server.bash("cat f", surface="zylon", container=container)
+    assert result["stdout"] == "kept\n"

@@ -1,0 +1,22 @@
+//! What is wrong, as a reason and a sentence.
+
+use crds::Reason;
+
+/// Longest message kept, in characters: conditions and Events are read by people.
+const MAX_MESSAGE: usize = 900;
+
+/// A reason, and what happened in the words of whoever knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    /// One word for the condition.
+    pub reason: Reason,
+    /// The sentence beside it.
+    pub message: String,
+}
+
+impl Trouble {
+    /// A message that is too long is cut.
+    pub fn new(reason: Reason, message: impl AsRef<str>) -> Self {
+        Self { reason, message: message.as_ref().chars().take(MAX_MESSAGE).collect() }
+    }
+}

@@ -1,0 +1,199 @@
+//! What `sandboxd` and its callers share.
+//!
+//! `sandboxd` serves HTTP/2 (cleartext, prior knowledge) on one byte stream at a time. Before the HTTP/2 preface the server
+//! sends one line, the [`Hello`]. In the `main` half:
+//!
+//! | call | meaning |
+//! | --- | --- |
+//! | `PUT /runs/{id}` | [`RunRequest`] as JSON; the answer is a stream of [`Frame`]s. The same id with the same body joins the run, with another body it is `409 conflict` |
+//! | `GET /runs/{id}?out=N&err=N` | joins a run after its first N bytes of each stream; `404 not_found` never seen on this boot, `410 gone` forgotten |
+//! | `DELETE /runs/{id}` | kills the run's processes; `204`, also when it had ended |
+//! | `GET /state` | [`State`] |
+//!
+//! In the `files` half (a path is the one that code in `main` sees, see [`layout`]):
+//!
+//! | call | meaning |
+//! | --- | --- |
+//! | `GET`, `HEAD /file?path=P` | the bytes, with `content-length` and `etag`; one `range: bytes=A-B` is honoured |
+//! | `PUT /file?path=P` | writes a file, parents included; the trailers [`TRAILER_SIZE`] and [`TRAILER_SHA256`] must match, or nothing is committed. Answer: [`FileStat`] |
+//! | `DELETE /file?path=P` | `204`; `404 not_found` |
+//! | `POST /seal/{run}` | moves the run's output folder out of `main`'s reach; answer: [`Sealed`]. Repeat-safe. The files are then read as `/sealed/{run}/{index}` |
+//! | `DELETE /seal/{run}` | forgets a sealed folder; `204` |
+//!
+//! Every refusal is an [`ErrorBody`] with the status of its [`ErrorCode`].
+
+mod frame;
+pub mod layout;
+mod run;
+
+pub use frame::{Frame, FrameDecoder, FrameError, MAX_FRAME_PAYLOAD};
+pub use run::{Exit, Limits, RunKind, RunRequest, State};
+
+use serde::{Deserialize, Serialize};
+use std::{fmt, time::Duration};
+
+/// Version of this protocol; the two ends must agree.
+pub const PROTO: u32 = 1;
+
+/// HTTP/2 settings of both ends. Measured: larger windows buy little throughput for ten times the latency beside a transfer.
+pub mod http2 {
+    use super::Duration;
+
+    /// Flow-control window of one request, in bytes.
+    pub const STREAM_WINDOW: u32 = 512 * 1024;
+    /// Flow-control window of the connection, in bytes: room for [`MAX_STREAMS`] unread bodies.
+    pub const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
+    /// Largest DATA frame, in bytes.
+    pub const FRAME: u32 = 64 * 1024;
+    /// Requests at a time: unread bodies of more would fill the connection window, and pings would not notice.
+    pub const MAX_STREAMS: u32 = 31;
+    /// Longest header list, in bytes; the other end may be hostile.
+    pub const MAX_HEADER_LIST: u32 = 16 * 1024;
+    /// Time between pings, while idle too.
+    pub const PING_INTERVAL: Duration = Duration::from_secs(5);
+    /// Time in which a ping must be answered.
+    pub const PING_TIMEOUT: Duration = Duration::from_secs(5);
+}
+
+/// A run that nobody follows for this long is killed and kept as abandoned.
+pub const ABANDONED_AFTER: Duration = Duration::from_secs(30);
+/// Runs at a time; more wait.
+pub const RUNNING_RUNS: usize = 8;
+/// Runs that may wait; more are refused with [`ErrorCode::TooManyRequests`].
+pub const WAITING_RUNS: usize = 32;
+/// Largest body of a `PUT /runs/{id}`, in bytes.
+pub const MAX_RUN_BODY: usize = 8 * 1024 * 1024;
+/// Trailer of a `PUT /file`: the number of bytes sent, in decimal.
+pub const TRAILER_SIZE: &str = "x-size";
+/// Trailer of a `PUT /file`: the SHA-256 of the bytes sent, in lower-case hex.
+pub const TRAILER_SHA256: &str = "x-sha256";
+
+/// One start of `sandboxd`: what it knew before is gone when this changes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct BootId(pub String);
+
+/// The first line on every connection, from the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// The server's [`PROTO`].
+    pub proto: u32,
+    /// The server's start.
+    pub boot: BootId,
+}
+
+impl Hello {
+    /// Longest line that a reader has to accept, line feed included.
+    pub const MAX_LEN: usize = 128;
+
+    /// Reads the line, without its line feed; `None` when it is no hello.
+    pub fn parse(line: &str) -> Option<Self> {
+        let rest = line.strip_prefix("sandboxd proto=")?;
+        let (proto, boot) = rest.split_once(" boot=")?;
+        let hex = !boot.is_empty() && boot.bytes().all(|b| b.is_ascii_hexdigit());
+        hex.then_some(())?;
+        Some(Self { proto: proto.parse().ok()?, boot: BootId(boot.to_owned()) })
+    }
+}
+
+impl fmt::Display for Hello {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sandboxd proto={} boot={}", self.proto, self.boot.0)
+    }
+}
+
+/// Why a call was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorCode {
+    /// The request cannot be understood (400).
+    BadRequest,
+    /// The path may not be written, or lies outside the sandbox's folders (403).
+    Forbidden,
+    /// No such run on this boot, or no such file (404).
+    NotFound,
+    /// The id is taken by another body (409).
+    Conflict,
+    /// The run was known and is forgotten (410).
+    Gone,
+    /// Body or file over a limit (413).
+    TooLarge,
+    /// The file changed under the request, or the trailers do not match (412).
+    Mismatch,
+    /// More runs than may wait (429).
+    TooManyRequests,
+    /// Something the call needs is missing in the image or failed; the message names it (500).
+    Unavailable,
+    /// The disk, or the claim's quota, is full (507).
+    NoSpace,
+    /// The sandbox is stopping and the request was not started: safe to send again elsewhere (503).
+    Draining,
+}
+
+impl ErrorCode {
+    /// The HTTP status that carries this code.
+    pub const fn status(self) -> u16 {
+        match self {
+            Self::BadRequest => 400,
+            Self::Forbidden => 403,
+            Self::NotFound => 404,
+            Self::Conflict => 409,
+            Self::Gone => 410,
+            Self::Mismatch => 412,
+            Self::TooLarge => 413,
+            Self::TooManyRequests => 429,
+            Self::Unavailable => 500,
+            Self::Draining => 503,
+            Self::NoSpace => 507,
+        }
+    }
+}
+
+/// Body of every refusal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorBody {
+    /// For programs.
+    pub code: ErrorCode,
+    /// For people: what was wrong.
+    pub message: String,
+}
+
+/// A file as it is now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileStat {
+    /// Size in bytes.
+    pub size: u64,
+    /// Changes whenever the content may have (RFC 9110, quotes included).
+    pub etag: String,
+}
+
+/// One file of a sealed output folder.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutputFile {
+    /// File name, without a folder. Bytes that are no UTF-8 are replaced.
+    pub name: String,
+    /// Where `GET /file` reads it. Its last part is a number, so that names of any bytes can be read.
+    pub path: String,
+    /// Size in bytes.
+    pub size: u64,
+}
+
+/// The regular top-level files of a sealed output folder, in name order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sealed {
+    /// The files.
+    pub files: Vec<OutputFile>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hello_line_survives_the_way() {
+        let hello = Hello { proto: PROTO, boot: BootId("00ff".into()) };
+        assert_eq!(Hello::parse(&hello.to_string()), Some(hello));
+        for bad in ["", "sandboxd proto=1", "sandboxd proto=x boot=00", "sandboxd proto=1 boot=", "sandboxd proto=1 boot=xyz"] {
+            assert_eq!(Hello::parse(bad), None, "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! The binary: everything is in the library, so that tests reach it.
+
+fn main() -> std::process::ExitCode {
+    sandboxd::run_from_arguments()
+}

@@ -1,0 +1,116 @@
+//! Names that come from outside, checked once.
+
+use rustix::rand::{GetRandomFlags, getrandom};
+use sha2::{Digest, Sha256};
+use std::fmt;
+
+/// The id of a run: a file name, a header value and a URL part at once.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct RunId(String);
+
+impl RunId {
+    const MAX_LEN: usize = 128;
+
+    /// Takes `[A-Za-z0-9_-]{1,128}`.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
+        let ok = !text.is_empty() && text.len() <= Self::MAX_LEN && text.bytes().all(allowed);
+        ok.then(|| Self(text.to_owned()))
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// A short name of the id, to remember many that are gone.
+    pub(crate) fn digest(&self) -> u128 {
+        let digest = Sha256::digest(self.0.as_bytes());
+        digest.iter().take(16).fold(0, |sum, byte| sum << 8 | u128::from(*byte))
+    }
+}
+
+impl fmt::Display for RunId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Bytes as lower-case hex.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    use fmt::Write as _;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// 128 random bits as hex.
+pub(crate) fn random_name() -> std::io::Result<String> {
+    let mut bytes = [0; 16];
+    getrandom(&mut bytes, GetRandomFlags::empty())?;
+    Ok(hex(&bytes))
+}
+
+/// Undoes percent-encoding; a plus sign is itself. `None` for a `%` without two hex digits.
+pub(crate) fn percent_decode(text: &str) -> Option<Vec<u8>> {
+    let digit = |b: u8| char::from(b).to_digit(16).and_then(|d| u8::try_from(d).ok());
+    let mut out = Vec::with_capacity(text.len());
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        if byte == b'%' {
+            let (high, low) = (digit(bytes.next()?)?, digit(bytes.next()?)?);
+            out.push(high << 4 | low);
+        } else {
+            out.push(byte);
+        }
+    }
+    Some(out)
+}
+
+/// The decoded value of one query parameter; `Some(None)` when it is there and malformed.
+pub(crate) fn query_value(query: Option<&str>, name: &str) -> Option<Option<Vec<u8>>> {
+    query?
+        .split('&')
+        .filter_map(|pair| pair.split_once('='))
+        .find(|(key, _)| *key == name)
+        .map(|(_, v)| percent_decode(v))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn run_ids_are_plain_file_names() {
+        for good in ["a", "srvtoolu_01AbC-9", &"x".repeat(128)] {
+            assert!(RunId::parse(good).is_some(), "{good}");
+        }
+        for bad in ["", ".", "..", "a/b", "a b", "é", "a\n", "%2e", &"x".repeat(129)] {
+            assert!(RunId::parse(bad).is_none(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn only_whole_escapes_are_decoded() {
+        assert_eq!(percent_decode("a%20b+c%FF"), Some(b"a b+c\xff".to_vec()));
+        assert_eq!(percent_decode("%2"), None);
+        assert_eq!(percent_decode("%zz"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_survive_percent_encoding(bytes: Vec<u8>) {
+            let encoded: String = bytes.iter().map(|b| format!("%{b:02X}")).collect();
+            prop_assert_eq!(percent_decode(&encoded), Some(bytes));
+        }
+    }
+
+    #[test]
+    fn a_query_value_is_found_by_its_name() {
+        assert_eq!(query_value(Some("a=1&path=%2Fx%3D"), "path"), Some(Some(b"/x=".to_vec())));
+        assert_eq!(query_value(Some("xpath=1"), "path"), None);
+        assert_eq!(query_value(Some("path=%"), "path"), Some(None));
+    }
+}

@@ -1,0 +1,119 @@
+//! How a command is handed to the shell. Pure, but for looking which shell there is.
+
+use crate::{process::shim, runs::table::refusal};
+use sandboxd_protocol::{ErrorBody, ErrorCode, layout};
+use std::{collections::BTreeMap, ffi::CString};
+
+/// Longest command that goes into an argument; the kernel's limit for one is 128 KiB.
+const LONGEST_ARGUMENT: usize = 96 * 1024;
+
+/// A shell of the image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shell {
+    path: &'static str,
+    is_bash: bool,
+}
+
+/// Where shells are, the wanted one first.
+const SHELLS: [Shell; 5] = [
+    Shell { path: "/bin/bash", is_bash: true },
+    Shell { path: "/usr/bin/bash", is_bash: true },
+    Shell { path: "/usr/local/bin/bash", is_bash: true },
+    Shell { path: "/bin/sh", is_bash: false },
+    Shell { path: "/usr/bin/sh", is_bash: false },
+];
+
+impl Shell {
+    /// The image's shell, by a check whether a path can be executed.
+    pub(crate) fn find(executable: impl Fn(&str) -> bool) -> Result<Self, ErrorBody> {
+        let missing = || refusal(ErrorCode::Unavailable, "the image has no shell: neither /bin/bash nor /bin/sh");
+        SHELLS.into_iter().find(|shell| executable(shell.path)).ok_or_else(missing)
+    }
+}
+
+/// What the shim gets.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Handover {
+    /// Arguments of the shim.
+    pub(crate) args: Vec<CString>,
+    /// What has to be readable at [`shim::SCRIPT_FD`].
+    pub(crate) script: Option<Vec<u8>>,
+}
+
+/// Short commands are the argument of `-c`. A long one is a file: bash reads it into a variable and evaluates it, which unlike
+/// `bash FILE` keeps `$0`, `$-`, the line numbers, the prefix `bash: line N:` of errors and heredocs as `-c` has them, leaves
+/// stdin and every descriptor alone, and fails (126) when not all of it was read: `read` succeeds only at the closing NUL.
+/// Other shells have no `read -d` and source the file.
+pub(crate) fn handover(shell: Shell, directory: &str, command: &str) -> Result<Handover, ErrorBody> {
+    const BASH_LOADER: &str = r#"IFS= read -rd "" __c <&9 || exit 126; exec 9<&-; eval "unset __c; $__c""#;
+    let nul = || refusal(ErrorCode::BadRequest, "the command holds a NUL byte");
+    if command.bytes().any(|b| b == 0) {
+        return Err(nul());
+    }
+    let (text, script) = match (command.len() > LONGEST_ARGUMENT, shell.is_bash) {
+        (false, _) => (command.to_owned(), None),
+        (true, true) => (BASH_LOADER.to_owned(), Some([command.as_bytes(), b"\0"].concat())),
+        (true, false) => (format!(". /dev/fd/{}", shim::SCRIPT_FD), Some(command.as_bytes().to_vec())),
+    };
+    let name = if shell.is_bash { "bash" } else { "sh" };
+    let args = ["sandboxd", shim::SUBCOMMAND, directory, shell.path, name, "-c", &text];
+    let args = args.into_iter().map(CString::new).collect::<Result<_, _>>().map_err(|_| nul())?;
+    Ok(Handover { args, script })
+}
+
+/// The whole environment: the fixed variables, then the request's, then those that tell the run's folders.
+pub(crate) fn environment(
+    requested: &BTreeMap<String, String>,
+    input: &str,
+    output: &str,
+) -> Result<Vec<CString>, ErrorBody> {
+    let mut all: BTreeMap<&str, &str> = layout::environment().into_iter().collect();
+    for (name, value) in requested {
+        if name.is_empty() || name.contains('=') {
+            return Err(refusal(ErrorCode::BadRequest, "a variable's name is empty or holds an equals sign"));
+        }
+        all.insert(name, value);
+    }
+    all.extend([("INPUT_DIR", input), ("OUTPUT_DIR", output)]);
+    let nul = |_| refusal(ErrorCode::BadRequest, "a variable holds a NUL byte");
+    all.into_iter().map(|(name, value)| CString::new(format!("{name}={value}")).map_err(nul)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BASH: Shell = SHELLS[0];
+    const SH: Shell = SHELLS[3];
+
+    #[test]
+    fn bash_is_taken_before_sh_and_its_absence_is_named() {
+        assert_eq!(Shell::find(|_| true), Ok(BASH));
+        assert_eq!(Shell::find(|path| path == "/bin/sh"), Ok(SH));
+        let refused = Shell::find(|_| false).unwrap_err();
+        assert_eq!(refused.code, ErrorCode::Unavailable);
+        assert!(refused.message.contains("/bin/bash"), "{}", refused.message);
+    }
+
+    #[test]
+    fn only_long_commands_become_a_script() {
+        let short = handover(BASH, "/w", "echo 1").unwrap();
+        assert_eq!((short.args.last().unwrap().to_str().unwrap(), short.script), ("echo 1", None));
+        let long = "#".repeat(LONGEST_ARGUMENT + 1);
+        let script = handover(BASH, "/w", &long).unwrap().script.unwrap();
+        assert_eq!((script.len(), script.last()), (long.len() + 1, Some(&0)));
+        assert_eq!(handover(SH, "/w", &long).unwrap().script.unwrap(), long.as_bytes());
+        assert_eq!(handover(BASH, "/w", "a\0b").unwrap_err().code, ErrorCode::BadRequest);
+    }
+
+    #[test]
+    fn a_request_adds_variables_and_cannot_move_the_output_folder() {
+        let requested = BTreeMap::from([("A".into(), "1".into()), ("OUTPUT_DIR".into(), "/etc".into())]);
+        let env = environment(&requested, "/in", "/out").unwrap();
+        let env: Vec<_> = env.iter().map(|v| v.to_str().unwrap()).collect();
+        assert!(env.contains(&"A=1") && env.contains(&"OUTPUT_DIR=/out") && env.contains(&"HOME=/home/agent"));
+        for bad in ["", "A=B"] {
+            assert!(environment(&BTreeMap::from([(bad.into(), String::new())]), "/", "/").is_err(), "{bad:?}");
+        }
+    }
+}
