@@ -3,6 +3,7 @@ SHELL := /bin/bash
 PROFILE ?= ci
 BIN := target/$(PROFILE)
 export CODEEXEC_DATA_DIR ?= $(CURDIR)/target/run
+export CODEEXEC_SANDBOXD ?= $(CURDIR)/target/sandboxd/x86_64-unknown-linux-gnu/sandboxd/sandboxd
 
 .PHONY: help demo run build cluster cluster-stop deploy undeploy test lint bench
 

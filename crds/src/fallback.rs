@@ -5,9 +5,9 @@ use std::time::Duration;
 /// Name of the template of a Sandbox that names none.
 pub const TEMPLATE: &str = "default";
 /// Time without activity after which a sandbox counts as idle.
-pub const IDLE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
+pub const IDLE_TIMEOUT: Duration = Duration::from_mins(5);
 /// How long a start may take before whoever waits for it gives up.
-pub const START_TIMEOUT: Duration = Duration::from_secs(10 * 60);
+pub const START_TIMEOUT: Duration = Duration::from_mins(10);
 /// Size of the workspace's volume.
 pub const WORKSPACE_SIZE: &str = "5Gi";
 /// CPU limit of the `main` container.

@@ -10,10 +10,20 @@ pub mod keys;
 mod names;
 mod quantity;
 mod reason;
-#[expect(unreachable_pub, reason = "the schema derive repeats each struct inside a function")]
+#[expect(
+    unreachable_pub,
+    clippy::duplicated_attributes,
+    clippy::doc_markdown,
+    reason = "the schema derive repeats each struct inside a function, columns repeat their type, and the docs are shown by kubectl as plain text"
+)]
 mod sandbox;
+#[expect(clippy::doc_markdown, reason = "the docs are shown by kubectl as plain text")]
 mod status;
-#[expect(unreachable_pub, reason = "the schema derive repeats each struct inside a function")]
+#[expect(
+    unreachable_pub,
+    clippy::doc_markdown,
+    reason = "the schema derive repeats each struct inside a function, and the docs are shown by kubectl as plain text"
+)]
 mod template;
 
 pub use activity::activity_token;

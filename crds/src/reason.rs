@@ -86,17 +86,17 @@ reasons! {
     PodFailed,
     /// The pod's deletion was never confirmed by its node.
     NodeLost,
-    /// The namespace's ResourceQuota has no room.
+    /// The namespace's `ResourceQuota` has no room.
     QuotaExceeded,
-    /// The namespace's LimitRange refuses the resources.
+    /// The namespace's `LimitRange` refuses the resources.
     LimitRefused,
     /// The template's runtime class does not exist.
     RuntimeClassNotFound,
     /// The API server refuses the pod or the claim for another reason.
     Refused,
-    /// The SandboxTemplate does not exist.
+    /// The template does not exist.
     TemplateNotFound,
-    /// The SandboxTemplate cannot be used.
+    /// The template cannot be used.
     TemplateInvalid,
     /// The name of the pod or the claim is taken by an object that is not this Sandbox's.
     ForeignObject,

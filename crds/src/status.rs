@@ -74,7 +74,7 @@ pub struct Binding {
 pub struct Effective {
     /// Name of the SandboxTemplate.
     pub template: String,
-    /// Image of the `main` container.
+    /// Image of the `main` container, from the next start on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     /// Time without activity after which the sandbox counts as idle; `0s` means never.

@@ -209,7 +209,8 @@ impl SandboxTemplateSpec {
             "imagePullSecrets": image_pull_secrets,
         });
         let digest = Sha256::digest(fields.to_string());
-        digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+        let start = digest.first_chunk::<8>().copied().unwrap_or_default();
+        format!("{:016x}", u64::from_be_bytes(start))
     }
 }
 

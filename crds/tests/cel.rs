@@ -1,5 +1,7 @@
 //! The rules of the types, evaluated as the API server does.
 
+#![expect(clippy::unwrap_used, reason = "a test ends with a panic")]
+
 use crds::{Sandbox, SandboxSpec, SandboxTemplate, SandboxTemplateSpec};
 use serde_json::{Value, json};
 

@@ -1,5 +1,7 @@
 //! The program `crdgen`.
 
+#![expect(clippy::unwrap_used, reason = "a test ends with a panic")]
+
 use std::{path::Path, process::Command};
 
 fn crdgen(arguments: &[&str]) -> (bool, String) {

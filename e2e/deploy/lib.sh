@@ -4,7 +4,7 @@
 ROOT=${HERE%/e2e/deploy}
 CACHE=${CODEEXEC_CACHE:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/codeexec}/images
 LOG=$ROOT/target/deploy
-IMAGES_ENV=$ROOT/target/images.env
+IMAGES_ENV=${IMAGES_ENV:-$ROOT/target/images.env}
 RELEASE=${RELEASE:-codeexec}
 NAMESPACE=${NAMESPACE:-codeexec-system}
 NAMES=(operator api-server sandboxd sandbox)

@@ -12,8 +12,8 @@ import pytest
 from conftest import ROOT, bash, fresh_id, request
 
 pytestmark = pytest.mark.cluster
-SANDBOXES = "codeexec-sandboxes"
-SYSTEM = "codeexec-system"
+SANDBOXES = os.environ.get("CODEEXEC_TEST_SANDBOXES", "")
+SYSTEM = os.environ.get("CODEEXEC_TEST_SYSTEM", "")
 
 
 def kubectl(*arguments, namespace=SANDBOXES, ok=True, stdin=None):
@@ -39,7 +39,7 @@ def wait_until(condition, seconds=60):
 
 
 def example(name):
-    text = (ROOT / "docs/examples/sandbox.yaml").read_text()
+    text = (ROOT / "docs/examples" / name).read_text().replace("codeexec-sandboxes", SANDBOXES)
     return text, [line.split(": ")[1] for line in text.splitlines() if line.startswith("  name: ")][0]
 
 

@@ -3,6 +3,7 @@
 import concurrent.futures
 import datetime
 import json
+import os
 import subprocess
 
 import pytest
@@ -127,5 +128,5 @@ def test_twenty_first_uses_at_once_make_one_sandbox(server):
 
 
 def kubectl(*arguments):
-    command = ["kubectl", "-n", "codeexec-sandboxes", *arguments]
+    command = ["kubectl", "-n", os.environ["CODEEXEC_TEST_SANDBOXES"], *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout

@@ -4,7 +4,7 @@ use crate::{
     decide::Act,
     metrics::{Metrics, Write},
     observe::is_ours,
-    refusal::{Refusal, read_refusal},
+    refusal::{Refusal, read_refusal, words_of},
     render::Prepared,
     trouble::Trouble,
     validate::Identity,
@@ -49,7 +49,7 @@ pub enum ApplyError {
         name: String,
     },
     /// The API server could not be reached, or could not answer.
-    #[error("{what} {name} failed")]
+    #[error("{what} {name} failed: {}", words_of(source))]
     Failed {
         /// The attempt.
         what: &'static str,
@@ -129,9 +129,8 @@ where
     K: Resource<Scope = NamespaceResourceScope> + Clone + Debug + Serialize + DeserializeOwned,
 {
     let name = object.name_any();
-    let refusal = match request(what, &name, api.create(&PostParams::default(), object)).await? {
-        Ok(_) => return Ok(Applied::Done),
-        Err(refusal) => refusal,
+    let Err(refusal) = request(what, &name, api.create(&PostParams::default(), object)).await? else {
+        return Ok(Applied::Done);
     };
     match refusal {
         // The cache may be behind, so the object itself says whose it is.

@@ -14,7 +14,7 @@ use crate::{
     watch::{Guarded, Watches, watch},
 };
 use futures_util::StreamExt;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use kube::{
     Client, ResourceExt,
     runtime::{
@@ -34,9 +34,11 @@ const CONCURRENCY: u16 = 16;
 /// First wait after a failed pass, doubled with each further one.
 const FIRST_RETRY: Duration = Duration::from_millis(500);
 /// Longest wait after a failed pass.
-const LONGEST_RETRY: Duration = Duration::from_secs(60);
+const LONGEST_RETRY: Duration = Duration::from_mins(1);
 /// A pass that lost against another writer looks again after this, should the watch not bring the news earlier.
 const OUTDATED_RETRY: Duration = Duration::from_secs(2);
+/// A refused deletion, say for want of a right, is tried again after this.
+const REFUSED_RETRY: SignedDuration = SignedDuration::from_mins(2);
 
 /// What all passes of one namespace share.
 struct Context {
@@ -154,13 +156,13 @@ impl Context {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "the signature that the applier asks for")]
 fn retry_after_failure(sandbox: Arc<Guarded>, error: &ApplyError, context: Arc<Context>) -> Action {
     context.metrics.failed();
     let doublings = context.count_failure(&sandbox.name_any()).saturating_sub(1).min(16);
     let wait = FIRST_RETRY.saturating_mul(1 << doublings).min(LONGEST_RETRY);
-    let cause = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
     let retry_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-    tracing::warn!(sandbox.name = sandbox.name_any(), sandbox.namespace = sandbox.namespace(), %error, cause, retry_ms, "a pass failed");
+    tracing::warn!(sandbox.name = sandbox.name_any(), sandbox.namespace = sandbox.namespace(), %error, retry_ms, "a pass failed");
     Action::requeue(wait)
 }
 
@@ -192,7 +194,7 @@ async fn reconcile(sandbox: Arc<Guarded>, context: Arc<Context>) -> Result<Actio
     let seen = observe(&context.stores, &namespace, &valid.child, &valid.identity.uid);
     let history = context.recall(&valid.identity.name, &valid.identity.uid);
     let plan = decide(&valid, &seen, &history, Timestamp::now());
-    carry_out(&context, &valid, plan).await
+    Box::pin(carry_out(&context, &valid, plan)).await
 }
 
 /// The stores of pods, claims and templates may fill after that of the sandboxes; until then nothing can be said about absence.
@@ -216,7 +218,8 @@ async fn carry_out(context: &Context, valid: &ValidSandbox, plan: Plan) -> Resul
         return Ok(Action::await_change());
     }
     let prepared = prepare(&act, valid, &context.sandboxd_image);
-    let applied = apply(&context.client, &context.metrics, &identity, &act, prepared, valid.child.as_str()).await?;
+    let applied =
+        Box::pin(apply(&context.client, &context.metrics, &identity, &act, prepared, valid.child.as_str())).await?;
     log_decision(&identity.name, &identity.namespace, &act, &applied, &status);
     match applied {
         Applied::Done => {
@@ -228,7 +231,7 @@ async fn carry_out(context: &Context, valid: &ValidSandbox, plan: Plan) -> Resul
             let now = Timestamp::now();
             status = with_trouble(status, &valid.status, &trouble, now);
             history = history.failed(trouble);
-            requeue = history.wait(now, valid.activity.as_ref()).or(requeue);
+            requeue = Some(history.wait(now, valid.activity.as_ref()).unwrap_or(REFUSED_RETRY));
         }
         Applied::Outdated => return Ok(Action::requeue(OUTDATED_RETRY)),
         Applied::NamespaceTerminating => return Ok(Action::await_change()),
@@ -242,7 +245,7 @@ async fn carry_out(context: &Context, valid: &ValidSandbox, plan: Plan) -> Resul
     Ok(requeue_after(requeue))
 }
 
-fn requeue_after(wait: Option<jiff::SignedDuration>) -> Action {
+fn requeue_after(wait: Option<SignedDuration>) -> Action {
     match wait.map(Duration::try_from) {
         // A little late rather than a little early, which would only look once more.
         Some(Ok(wait)) => Action::requeue(wait + Duration::from_millis(5)),

@@ -231,7 +231,8 @@ impl Pass<'_> {
             self.sandbox.source.as_ref().is_ok_and(|source| Some(&source.hash) != pod.template_hash.as_ref());
         match &pod.state {
             PodState::Terminating { until } => {
-                self.going(Phase::Starting, starting("the previous pod is ending"), *until, Some(unbound))
+                let why = self.history.trouble.clone().unwrap_or_else(|| starting("the previous pod is ending"));
+                self.going(Phase::Starting, why, *until, Some(unbound))
             }
             PodState::Finished(end) => {
                 let plan = self.not_ready(Phase::Starting, end.clone(), Some(unbound));

@@ -23,6 +23,7 @@ pub struct History {
 
 impl History {
     /// With one more start.
+    #[must_use]
     pub fn started(&self, now: Timestamp, activity: Option<&String>) -> Self {
         Self {
             attempts: if self.forgotten(now) { 1 } else { self.attempts.saturating_add(1) },
@@ -33,6 +34,7 @@ impl History {
     }
 
     /// With what went wrong.
+    #[must_use]
     pub fn failed(&self, trouble: Trouble) -> Self {
         Self { trouble: Some(trouble), ..self.clone() }
     }

@@ -19,6 +19,8 @@ pub mod render;
 pub mod report;
 pub mod settings;
 pub mod status;
+#[cfg(test)]
+mod tests;
 pub mod trouble;
 pub mod validate;
 pub mod watch;

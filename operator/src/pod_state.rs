@@ -161,7 +161,9 @@ fn crash(container: &ContainerStatus, init: bool) -> Trouble {
     };
     let out_of_memory = end.reason.as_deref() == Some("OOMKilled");
     // The termination message of `main` is written by code in the sandbox, so it is never repeated; that of our own image is.
-    let said = if init { end.message.as_deref().map(str::trim).filter(|text| !text.is_empty()) } else { None };
+    // Nothing of it ran when it could not even be started: then the message is the runtime's.
+    let never_ran = matches!(end.reason.as_deref(), Some("StartError" | "ContainerCannotRun"));
+    let said = end.message.as_deref().map(str::trim).filter(|text| !text.is_empty() && (init || never_ran));
     let how = said.map_or_else(|| format!("ended with exit code {}", end.exit_code), str::to_owned);
     match (init, out_of_memory) {
         (true, _) => Trouble::new(Reason::InitFailed, format!("container {name}: {how}")),
@@ -215,6 +217,14 @@ mod tests {
             panic!()
         };
         assert!(!trouble.message.contains("from inside"));
+    }
+
+    #[test]
+    fn a_container_that_never_ran_is_explained_in_the_runtimes_words() {
+        let mut status = waiting("main", "CrashLoopBackOff");
+        status["containerStatuses"][0]["lastState"]["terminated"]["reason"] = json!("StartError");
+        let PodState::Waiting { trouble: Some(trouble), .. } = state(&status) else { panic!() };
+        assert!(trouble.message.contains("from inside"), "{}", trouble.message);
     }
 
     #[test]

@@ -34,6 +34,14 @@ pub fn read_refusal(status: &Status) -> Refusal {
     }
 }
 
+/// What went wrong, without the dump of the whole answer.
+pub fn words_of(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => status.message.clone(),
+        other => other.to_string(),
+    }
+}
+
 /// Admission plugins have no codes of their own, so their words have to do.
 fn refusal_reason(message: &str) -> Reason {
     let says = |words: &str| message.contains(words);

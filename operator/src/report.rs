@@ -1,9 +1,9 @@
 //! Step five: says it, in one write of the status and one Event for each change.
 
 use crate::{
-    apply::{ApplyError, request},
+    apply::{ApplyError, REQUEST_DEADLINE, request},
     metrics::{Metrics, Write},
-    refusal::Refusal,
+    refusal::{Refusal, words_of},
     status::{ready_words, says_something_new},
     validate::Identity,
 };
@@ -15,6 +15,9 @@ use kube::{
     runtime::events::{Event, EventType, Recorder},
 };
 use serde_json::{Value, json};
+
+/// The name of an Event is that of its object, a dot and sixteen digits, and may have 253 characters.
+const LONGEST_NAME_WITH_EVENTS: usize = 253 - 17;
 
 /// What came of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +76,9 @@ pub async fn publish(recorder: &Recorder, identity: &Identity, previous: &Sandbo
     if ready_words(previous).is_some_and(|(known, _)| known == reason) {
         return;
     }
+    if identity.name.len() > LONGEST_NAME_WITH_EVENTS {
+        return;
+    }
     let Some(type_) = Reason::parse(reason).and_then(event_type) else { return };
     let event = Event {
         type_,
@@ -89,11 +95,13 @@ pub async fn publish(recorder: &Recorder, identity: &Identity, previous: &Sandbo
         uid: Some(identity.uid.clone()),
         ..ObjectReference::default()
     };
-    if let Ok(Err(error)) =
-        tokio::time::timeout(crate::apply::REQUEST_DEADLINE, recorder.publish(&event, &reference)).await
-    {
-        tracing::warn!(sandbox.name = identity.name, %error, "an Event cannot be published");
-    }
+    let published = tokio::time::timeout(REQUEST_DEADLINE, recorder.publish(&event, &reference)).await;
+    let error = match published {
+        Ok(Ok(())) => return,
+        Ok(Err(error)) => words_of(&error),
+        Err(_) => "no answer in time".to_owned(),
+    };
+    tracing::warn!(sandbox.name = identity.name, error, "an Event cannot be published");
 }
 
 /// Steps on the way are no Events.

@@ -47,13 +47,7 @@ pub(crate) async fn answer(runs: Arc<Runs>, request: Request<Incoming>) -> Answe
 
 fn offset(query: Option<&str>, name: &str) -> Result<u64, ErrorBody> {
     let malformed = || refusal(ErrorCode::BadRequest, format!("{name} is no number of bytes"));
-    match query_value(query, name) {
-        None => Ok(0),
-        Some(value) => {
-            let text = value.and_then(|value| String::from_utf8(value).ok()).ok_or_else(malformed)?;
-            text.parse().map_err(|_| malformed())
-        }
-    }
+    query_value(query, name).map_or(Ok(0), |value| value.parse().map_err(|_| malformed()))
 }
 
 async fn follow(follower: Follower) -> Answer {

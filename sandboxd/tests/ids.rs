@@ -1,5 +1,7 @@
 //! Exactly once: joining, cancelling, waiting and stopping.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "a test ends by a panic")]
+
 mod common;
 
 use common::{Client, Sandbox, bash, eventually, is_running, timed};
@@ -54,8 +56,9 @@ async fn a_cut_connection_loses_nothing() {
 async fn a_run_that_nobody_follows_is_killed_and_kept() {
     let sandbox = Sandbox::listening("main", &["--abandoned-after-ms", "300"]).await;
     let first = Client::connect(&sandbox.socket()).await;
-    let mut following = first.start("r1", &bash("echo one; setsid sleep 3020")).await.unwrap();
+    let mut following = first.start("r1", &bash("echo one; setsid sleep 3020 & wait")).await.unwrap();
     following.until(|seen| !seen.stdout.is_empty()).await;
+    assert!(eventually(Duration::from_secs(5), || is_running("3020")).await);
     // Followed for longer than the period, by a second one too: it goes on.
     let joined = sandbox.client.join("r1", 0, 0).await.unwrap();
     first.cut().await;
@@ -78,7 +81,7 @@ async fn cancelling_kills_the_tree_also_after_the_end() {
     assert_eq!((exit.cancelled, exit.signal), (true, Some(9)));
 
     sandbox.run("r2", "setsid sleep 3023 & true").await;
-    assert!(is_running("3023"));
+    assert!(eventually(Duration::from_secs(5), || is_running("3023")).await);
     assert_eq!(sandbox.client.simple(Method::DELETE, "/runs/r2").await.0, StatusCode::NO_CONTENT);
     assert!(!is_running("3023"));
 }
@@ -124,7 +127,9 @@ async fn sigterm_kills_what_runs_refuses_what_waits_and_ends_in_a_second() {
     let mut sandbox = Sandbox::main().await;
     let mut running = Vec::new();
     for n in 0..8 {
-        running.push(sandbox.client.start(&format!("r{n}"), &bash("trap '' TERM; setsid sleep 3024")).await.unwrap());
+        running.push(
+            sandbox.client.start(&format!("r{n}"), &bash("trap '' TERM; setsid sleep 3024 & wait")).await.unwrap(),
+        );
     }
     assert!(eventually(Duration::from_secs(5), || is_running("3024")).await);
     let request = bash("touch started");
@@ -149,7 +154,7 @@ async fn sigterm_kills_what_runs_refuses_what_waits_and_ends_in_a_second() {
 async fn the_process_ends_with_its_inherited_connection_and_kills_everything() {
     let Sandbox { mut process, claim: _claim, client } = Sandbox::main().await;
     client.run("r1", &timed("setsid sleep 3025 & true", 1000)).await;
-    assert!(is_running("3025"));
+    assert!(eventually(Duration::from_secs(5), || is_running("3025")).await);
     client.cut().await;
     assert!(process.ended_within(Duration::from_secs(3)).await);
     assert!(!is_running("3025"));

@@ -1,5 +1,7 @@
 //! Commands, with the real binary over a socket pair.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "a test ends by a panic")]
+
 mod common;
 
 use common::{Sandbox, bash, eventually, is_running, timed};
@@ -23,7 +25,7 @@ async fn a_background_process_delays_nothing_and_lives_on() {
     let second = sandbox.run("r2", "echo next").await;
     assert!(start.elapsed() < Duration::from_secs(2));
     assert_eq!((first.text(), first.code(), second.text()), ("started\n".into(), 0, "next\n".into()));
-    assert!(is_running("3001"));
+    assert!(eventually(Duration::from_secs(5), || is_running("3001")).await);
 }
 
 #[tokio::test]
@@ -176,7 +178,7 @@ async fn a_killed_shim_ends_its_run_by_signal_and_leaves_no_orphan() {
     for word in ["3009", "3010", "3011"] {
         assert!(!is_running(word), "{word} is still running");
     }
-    assert!(is_running("3008"), "the other run is not touched");
+    assert!(eventually(Duration::from_secs(5), || is_running("3008")).await, "the other run is not touched");
     drop(other);
     assert_eq!(sandbox.run("r2", "echo fine").await.text(), "fine\n");
 }

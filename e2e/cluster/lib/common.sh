@@ -11,7 +11,8 @@ case ":$PATH:" in
 esac
 
 CLONE=${HERE%/e2e/cluster}
-STATE=$CLONE/target/cluster
+# Tests keep a cluster of their own beside that of the clone.
+STATE=${CLUSTER_STATE:-$CLONE/target/cluster}
 BIN=$STATE/bin
 LOG=$STATE/log
 DATA=$STATE/data

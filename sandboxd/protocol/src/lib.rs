@@ -20,7 +20,9 @@
 //! | `POST /seal/{run}` | moves the run's output folder out of `main`'s reach; answer: [`Sealed`]. Repeat-safe. The files are then read as `/sealed/{run}/{index}` |
 //! | `DELETE /seal/{run}` | forgets a sealed folder; `204` |
 //!
-//! Every refusal is an [`ErrorBody`] with the status of its [`ErrorCode`].
+//! Query values are percent-encoded bytes; a plus sign is itself. Every refusal is an [`ErrorBody`] with the status of its
+//! [`ErrorCode`]. The head of a run's answer comes when the run starts, or after three seconds of waiting: until then it can
+//! still be refused. Only [`Frame::Exit`] ends an answer: hyper's client shows a lost connection as a clean end too.
 
 mod frame;
 pub mod layout;
@@ -192,7 +194,9 @@ mod tests {
     fn a_hello_line_survives_the_way() {
         let hello = Hello { proto: PROTO, boot: BootId("00ff".into()) };
         assert_eq!(Hello::parse(&hello.to_string()), Some(hello));
-        for bad in ["", "sandboxd proto=1", "sandboxd proto=x boot=00", "sandboxd proto=1 boot=", "sandboxd proto=1 boot=xyz"] {
+        for bad in
+            ["", "sandboxd proto=1", "sandboxd proto=x boot=00", "sandboxd proto=1 boot=", "sandboxd proto=1 boot=xyz"]
+        {
             assert_eq!(Hello::parse(bad), None, "{bad:?}");
         }
     }

@@ -39,7 +39,7 @@ pub struct Limits {
 /// How a run ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit {
-    /// Exit code as a shell shows it: 128 + n after signal n.
+    /// Exit code as a shell shows it: 128 + n after signal n; 124 after the time limit, 126 when no shell could be started.
     pub code: i32,
     /// The signal that ended it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -67,7 +67,7 @@ pub struct Exit {
 /// Answer of `GET /state`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
-    /// Runs that have not ended.
+    /// Runs that were started and have not ended.
     pub running: u32,
     /// Runs that wait for their turn.
     pub waiting: u32,

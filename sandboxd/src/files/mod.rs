@@ -8,7 +8,7 @@ mod write;
 
 use crate::{
     http::{self, Answer},
-    names::{RunId, query_value},
+    names::{RunId, percent_decode, query_value},
 };
 use claim::{Claim, OpenFile, regular_file, unopened};
 use hyper::{Method, Request, body::Incoming};
@@ -80,7 +80,7 @@ impl FilesHalf {
     }
 
     async fn file(&self, request: Request<Incoming>) -> Answer {
-        let path = query_value(request.uri().query(), "path").flatten();
+        let path = query_value(request.uri().query(), "path").and_then(percent_decode);
         let path = path.ok_or_else(|| refused(ErrorCode::BadRequest, "the query needs one percent-encoded path"))?;
         let place = path::parse(&path)?;
         let claim = Arc::clone(&self.claim);

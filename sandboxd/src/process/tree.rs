@@ -64,7 +64,11 @@ pub(crate) fn orphans(all: &[Process], own: i32, spared: &[i32]) -> Vec<Process>
 /// Sends SIGKILL to all of them that still live; how many those were.
 pub(crate) fn kill_all(processes: &[Process]) -> usize {
     let living = processes.iter().filter(|p| !p.zombie).filter_map(|p| Pid::from_raw(p.pid));
-    living.map(|pid| kill_process(pid, Signal::KILL)).count()
+    // One that has ended in the meantime needs no signal, and is counted: the caller looks again.
+    let signalled = living.inspect(|pid| {
+        let _ = kill_process(*pid, Signal::KILL);
+    });
+    signalled.count()
 }
 
 #[cfg(test)]

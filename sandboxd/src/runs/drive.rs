@@ -38,7 +38,7 @@ const MAX_LINGERING: usize = 128;
 /// Bytes read from a pipe at a time.
 const READ: usize = 64 * 1024;
 /// Longest time limit of a run that is counted: beyond it the timer would overflow.
-const MAX_TIMEOUT: Duration = Duration::from_secs(30 * 24 * 3600);
+const MAX_TIMEOUT: Duration = Duration::from_hours(30 * 24);
 
 /// What all runs share.
 #[derive(Debug)]
@@ -155,7 +155,9 @@ impl Runs {
     /// Refuses what is new or waits, kills what runs, and returns when all of it is over.
     pub(crate) async fn drain(&self) {
         let live = lock(&self.table).drain();
-        live.iter().for_each(|run| run.request_stop(Stop::Draining));
+        for run in &live {
+            run.request_stop(Stop::Draining);
+        }
         for run in live {
             run.over().await;
         }
@@ -197,7 +199,7 @@ impl Runs {
             run.push(Channel::Stderr, format!("sandboxd: the shell could not be started: {reason}\n").as_bytes());
         }
         let outputs = self.settings.output.finish(&run.id);
-        self.finish(&run, Exit { outputs, ..exit(&end) });
+        self.finish(&run, &Exit { outputs, ..exit(&end) });
         drop(turn);
         self.linger(&run.id, &shim, [stdout, stderr]);
     }
@@ -205,7 +207,7 @@ impl Runs {
     fn stop_waiting(&self, run: &Run, stop: Stop) {
         match stop {
             Stop::Draining => self.refuse(run, draining()),
-            Stop::Cancelled | Stop::Abandoned => self.finish(run, exit(&End::Stopped(stop))),
+            Stop::Cancelled | Stop::Abandoned => self.finish(run, &exit(&End::Stopped(stop))),
         }
     }
 
@@ -215,7 +217,7 @@ impl Runs {
         run.refuse(why);
     }
 
-    fn finish(&self, run: &Run, exit: Exit) {
+    fn finish(&self, run: &Run, exit: &Exit) {
         run.end(exit);
         lock(&self.table).finish(&run.id, Instant::now());
     }

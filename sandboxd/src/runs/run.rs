@@ -141,10 +141,10 @@ impl Run {
     }
 
     /// Ends it. Whether output was cut is known here and filled in.
-    pub(crate) fn end(&self, exit: Exit) {
+    pub(crate) fn end(&self, exit: &Exit) {
         let mut log = self.log();
         let (stdout_truncated, stderr_truncated) = (log.stdout.truncated, log.stderr.truncated);
-        log.phase = Phase::Ended(Exit { stdout_truncated, stderr_truncated, ..exit });
+        log.phase = Phase::Ended(Exit { stdout_truncated, stderr_truncated, ..exit.clone() });
         log.stdout.bytes.shrink_to_fit();
         log.stderr.bytes.shrink_to_fit();
         drop(log);
@@ -265,13 +265,12 @@ impl Follower {
         }
         let all_sent = log.stdout.after(self.stdout).is_empty() && log.stderr.after(self.stderr).is_empty();
         match &log.phase {
-            Phase::Waiting | Phase::Running => {}
             Phase::Refused(_) => self.over = true,
             Phase::Ended(exit) if all_sent => {
                 self.over = true;
                 out.extend_from_slice(&Frame::Exit(exit.clone()).encode());
             }
-            Phase::Ended(_) => {}
+            Phase::Waiting | Phase::Running | Phase::Ended(_) => {}
         }
         out.freeze()
     }
@@ -313,7 +312,7 @@ mod tests {
         run.push(Channel::Stdout, b"abc");
         run.push(Channel::Stdout, b"def");
         run.push(Channel::Stderr, b"1234");
-        run.end(Exit { code: 7, ..Exit::default() });
+        run.end(&Exit { code: 7, ..Exit::default() });
         let exit = Exit { code: 7, stdout_truncated: true, ..Exit::default() };
         let expected = [Frame::Started, Frame::Stdout("abcd".into()), Frame::Stderr("1234".into()), Frame::Exit(exit)];
         assert_eq!(frames(run.follow(0, 0)).await, expected);
@@ -324,7 +323,7 @@ mod tests {
         let run = run(100);
         run.set_running();
         run.push(Channel::Stdout, b"abcdef");
-        run.end(Exit::default());
+        run.end(&Exit::default());
         let joined = frames(run.follow(4, 9)).await;
         assert_eq!(joined, [Frame::Started, Frame::Stdout("ef".into()), Frame::Exit(Exit::default())]);
     }

@@ -13,7 +13,7 @@ use std::{
 use tokio::time::Instant;
 
 /// How long a finished result is kept.
-const KEPT_FOR: Duration = Duration::from_secs(15 * 60);
+const KEPT_FOR: Duration = Duration::from_mins(15);
 /// How many finished results are kept.
 const KEPT_RESULTS: usize = 256;
 /// Bytes of output kept in finished results.
@@ -240,7 +240,7 @@ mod tests {
     #[test]
     fn draining_refuses_new_runs_and_still_joins_old_ones() {
         let (mut table, now) = (Table::default(), Instant::now());
-        add(&mut table, 1, 0, now).end(Exit::default());
+        add(&mut table, 1, 0, now).end(&Exit::default());
         table.finish(&id(1), now);
         table.drain();
         assert_eq!(code(table.admit(&id(2), &[0; 32], now)), ErrorCode::Draining);

@@ -13,7 +13,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use sandboxd_protocol::{ErrorBody, Exit, Frame, FrameDecoder, Hello, Limits, RunKind, RunRequest};
 use std::{
     convert::Infallible,
-    os::{fd::OwnedFd, unix::net::UnixStream as StdStream},
+    os::{
+        fd::{AsFd as _, OwnedFd},
+        unix::net::UnixStream as StdStream,
+    },
     path::{Path, PathBuf},
     process::{Child, Command},
     time::{Duration, Instant},
@@ -27,11 +30,19 @@ use tokio::{
 pub(crate) type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_sandboxd");
+
+/// The binary of this build, or the one that `SANDBOXD` names.
+fn binary() -> std::ffi::OsString {
+    std::env::var_os("SANDBOXD").unwrap_or_else(|| BINARY.into())
+}
+
 const FOLDERS: [&str; 7] = ["output", "outputs", "sealed", "skills", "tmp", "uploads", "workspace"];
 
 pub(crate) fn make_claim() -> tempfile::TempDir {
     let claim = tempfile::tempdir().unwrap();
-    FOLDERS.iter().for_each(|name| std::fs::create_dir(claim.path().join(name)).unwrap());
+    for name in FOLDERS {
+        std::fs::create_dir(claim.path().join(name)).unwrap();
+    }
     claim
 }
 
@@ -83,7 +94,7 @@ impl Sandbox {
     /// Over an inherited socket; it is the child's stdin, so that no other child inherits it.
     pub(crate) async fn start(half: &str, more: &[&str], claim: tempfile::TempDir) -> Self {
         let (ours, theirs) = StdStream::pair().unwrap();
-        let child = Command::new(BINARY)
+        let child = Command::new(binary())
             .args(["serve", "--half", half, "--connection-fd", "0", "--claim"])
             .arg(claim.path())
             .args(more)
@@ -93,7 +104,7 @@ impl Sandbox {
             .unwrap();
         let process = Ended(child);
         ours.set_nonblocking(true).unwrap();
-        let client = Client::new(UnixStream::from_std(ours).unwrap()).await;
+        let client = Client::over(UnixStream::from_std(ours).unwrap()).await;
         Self { process, claim, client }
     }
 
@@ -101,7 +112,7 @@ impl Sandbox {
     pub(crate) async fn listening(half: &str, more: &[&str]) -> Self {
         let claim = make_claim();
         let socket = claim.path().join("s");
-        let child = Command::new(BINARY)
+        let child = Command::new(binary())
             .args(["serve", "--half", half, "--socket"])
             .arg(&socket)
             .arg("--claim")
@@ -192,7 +203,7 @@ impl Following {
                 }
             }
         };
-        tokio::time::timeout(Duration::from_secs(60), read).await.expect("the run goes on in time");
+        tokio::time::timeout(Duration::from_mins(1), read).await.expect("the run goes on in time");
     }
 
     pub(crate) async fn end(mut self) -> Outcome {
@@ -206,11 +217,18 @@ pub(crate) struct Client {
     pub(crate) send: SendRequest<Body>,
     pub(crate) hello: Hello,
     pub(crate) connection: JoinHandle<hyper::Result<()>>,
+    /// The same socket: a connection with an unfinished body does not close by being dropped.
+    switch: Option<OwnedFd>,
 }
 
 impl Client {
     pub(crate) async fn connect(socket: &Path) -> Self {
-        Self::new(UnixStream::connect(socket).await.unwrap()).await
+        Self::over(UnixStream::connect(socket).await.unwrap()).await
+    }
+
+    pub(crate) async fn over(stream: UnixStream) -> Self {
+        let switch = stream.as_fd().try_clone_to_owned().unwrap();
+        Self { switch: Some(switch), ..Self::new(stream).await }
     }
 
     pub(crate) async fn new(mut io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Self {
@@ -228,11 +246,14 @@ impl Client {
             .handshake(TokioIo::new(io))
             .await
             .unwrap();
-        Self { send, hello, connection: tokio::spawn(connection) }
+        Self { send, hello, connection: tokio::spawn(connection), switch: None }
     }
 
     /// Cuts the connection.
     pub(crate) async fn cut(self) {
+        if let Some(socket) = &self.switch {
+            rustix::net::shutdown(socket, rustix::net::Shutdown::Both).unwrap();
+        }
         self.connection.abort();
         let _ = self.connection.await;
     }
@@ -241,7 +262,7 @@ impl Client {
         let mut request = Request::builder().method(method).uri(format!("http://sandboxd{path}")).body(body).unwrap();
         request.headers_mut().extend(headers);
         let answer = self.send.clone().send_request(request);
-        tokio::time::timeout(Duration::from_secs(60), answer).await.expect("an answer in time").unwrap()
+        tokio::time::timeout(Duration::from_mins(1), answer).await.expect("an answer in time").unwrap()
     }
 
     pub(crate) async fn simple(&self, method: Method, path: &str) -> (StatusCode, Bytes) {

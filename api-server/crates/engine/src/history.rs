@@ -1,6 +1,6 @@
 //! The conversation so far: is it whole, what is still to be run, and which prompt does it make.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde_json::Value;
 use wire::{ApiError, Block, MessagesRequest, Role};
@@ -99,13 +99,9 @@ fn group(request: &MessagesRequest) -> Vec<Group<'_>> {
     groups
 }
 
-fn ids<'a>(group: &'a Group<'_>, kind: &str, field: &str) -> Vec<&'a str> {
-    group
-        .blocks
-        .iter()
-        .filter(|located| located.block.kind() == kind)
-        .map(|located| located.block.text(field))
-        .collect()
+fn ids<'a>(group: &'a Group<'_>, kind: &'a str, field: &'a str) -> impl Iterator<Item = &'a str> {
+    let blocks = group.blocks.iter().map(|located| located.block);
+    blocks.filter(move |block| block.kind() == kind).map(move |block| block.text(field))
 }
 
 /// The neighbour that is not a system message, which may stand anywhere.
@@ -119,15 +115,13 @@ where
 fn check_client_calls(groups: &[Group<'_>]) -> Result<(), ApiError> {
     let mut seen = HashSet::new();
     for (index, group) in groups.iter().enumerate() {
-        let calls = ids(group, "tool_use", "id");
-        if let Some(twice) = calls.iter().find(|id| !seen.insert(**id)) {
+        if let Some(twice) = ids(group, "tool_use", "id").find(|id| !seen.insert(*id)) {
             return Err(ApiError::invalid(format!("messages.{}: `tool_use` ids must be unique: {twice}", group.last)));
         }
-        let results = match speaker(groups[index + 1..].iter()) {
-            Some(next) if next.role == Role::User => ids(next, "tool_result", "tool_use_id"),
-            _ => Vec::new(),
-        };
-        let missing: Vec<&str> = calls.into_iter().filter(|id| !results.contains(id)).collect();
+        let next = speaker(groups[index + 1..].iter()).filter(|next| next.role == Role::User);
+        let results: HashSet<&str> =
+            next.into_iter().flat_map(|next| ids(next, "tool_result", "tool_use_id")).collect();
+        let missing: Vec<&str> = ids(group, "tool_use", "id").filter(|id| !results.contains(id)).collect();
         if !missing.is_empty() {
             return Err(ApiError::invalid(format!(
                 "messages.{}: `tool_use` ids were found without `tool_result` blocks immediately after: {}. Each `tool_use` block must have a corresponding `tool_result` block in the next message.",
@@ -141,17 +135,15 @@ fn check_client_calls(groups: &[Group<'_>]) -> Result<(), ApiError> {
 
 fn check_client_results(groups: &[Group<'_>]) -> Result<(), ApiError> {
     for (index, group) in groups.iter().enumerate() {
-        let calls = match speaker(groups[..index].iter().rev()) {
-            Some(previous) if previous.role == Role::Assistant => ids(previous, "tool_use", "id"),
-            _ => Vec::new(),
-        };
+        let previous = speaker(groups[..index].iter().rev()).filter(|previous| previous.role == Role::Assistant);
+        let calls: HashSet<&str> = previous.into_iter().flat_map(|previous| ids(previous, "tool_use", "id")).collect();
         let mut seen = HashSet::new();
         for Located { block, message, place } in &group.blocks {
             if block.kind() != "tool_result" {
                 continue;
             }
             let id = block.text("tool_use_id");
-            if !calls.contains(&id) {
+            if !calls.contains(id) {
                 return Err(ApiError::invalid(format!(
                     "messages.{message}.content.{place}: unexpected `tool_use_id` found in `tool_result` blocks: {id}. Each `tool_result` block must have a corresponding `tool_use` block in the previous message."
                 )));
@@ -212,31 +204,31 @@ fn is_server_result(kind: &str) -> bool {
 }
 
 fn open_server_calls<'a>(groups: &[Group<'a>]) -> Result<Vec<OpenCall<'a>>, ApiError> {
-    let mut open: Vec<OpenCall<'a>> = Vec::new();
-    let mut seen = HashSet::new();
+    let mut calls: Vec<Option<OpenCall<'a>>> = Vec::new();
+    let mut places = HashMap::new();
     for (index, group) in groups.iter().enumerate() {
         for Located { block, message, place } in &group.blocks {
             let kind = block.kind();
-            if kind == "server_tool_use" {
+            if kind == "server_tool_use" || kind == "mcp_tool_use" {
                 let id = block.text("id");
-                if !seen.insert(id) {
+                if places.insert(id, calls.len()).is_some() {
                     return Err(ApiError::invalid(format!(
-                        "messages.{message}.content.{place}: `server_tool_use` ids must be unique: {id}"
+                        "messages.{message}.content.{place}: `{kind}` ids must be unique: {id}"
                     )));
                 }
-                open.push(OpenCall { block, group: index });
+                calls.push(Some(OpenCall { block, group: index }));
             } else if is_server_result(kind) {
                 let id = block.text("tool_use_id");
-                let Some(found) = open.iter().position(|call| call.block.text("id") == id) else {
+                let call = places.get(id).and_then(|place| calls.get_mut(*place));
+                if call.and_then(Option::take).is_none() {
                     return Err(ApiError::invalid(format!(
                         "messages.{message}.content.{place}: unexpected `tool_use_id` found in `{kind}` blocks: {id}. Each `{kind}` block must have a corresponding `server_tool_use` block before it."
                     )));
-                };
-                open.remove(found);
+                }
             }
         }
     }
-    Ok(open)
+    Ok(calls.into_iter().flatten().collect())
 }
 
 /// What the end of the history leaves to be run. Open calls are legal only there: in the last message when it is the assistant's

@@ -174,7 +174,7 @@ pub trait Runtime: Send + Sync + 'static {
 
     /// After how long without a request a stream is closed; `None`: it lives as long as the sandbox.
     fn stream_idle(&self) -> Option<Duration> {
-        Some(Duration::from_secs(60))
+        Some(Duration::from_mins(1))
     }
 
     /// Called when this start of a sandbox takes no requests any more: the next acquire looks again.

@@ -17,7 +17,7 @@ use tokio::{
 };
 
 /// How long a request waits for a sandbox that was stopped since it was acquired.
-const WAKE: Duration = Duration::from_secs(120);
+const WAKE: Duration = Duration::from_mins(2);
 /// How often a request that was certainly not taken looks for another start of its sandbox.
 const ATTEMPTS: u32 = 4;
 /// Pause before the second attempt; doubled for each further one.

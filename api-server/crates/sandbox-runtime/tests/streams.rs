@@ -1,5 +1,7 @@
 //! What a run is worth when streams break: a `sandboxd` in this process that fails on purpose.
 
+#![expect(clippy::unwrap_used, clippy::panic, reason = "test code outside of test functions")]
+
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, stream};
 use http::{Method, Request, Response};
@@ -78,7 +80,7 @@ impl Fake {
     }
 
     async fn until(&self, condition: impl Fn(&Self) -> bool) {
-        let waited = tokio::time::timeout(Duration::from_secs(300), async {
+        let waited = tokio::time::timeout(Duration::from_mins(5), async {
             loop {
                 let heard = self.heard.notified();
                 if condition(self) {
@@ -136,7 +138,7 @@ impl Fake {
         };
         let now = Busy::new(self);
         let frames = stream::iter(pieces.into_iter().map(|piece| Ok(http_body::Frame::data(piece))));
-        let tail = stream::once(rest).filter_map(|()| async { None }).take(if ends { 0 } else { 1 });
+        let tail = stream::once(rest).filter_map(|()| async { None }).take(usize::from(!ends));
         let body = StreamBody::new(frames.chain(tail).inspect(move |_| now.hold()).boxed());
         Ok(Response::new(body.boxed_unsync()))
     }
@@ -183,7 +185,7 @@ impl Runtime for FakeRuntime {
 
     async fn acquire(&self, _: &ContainerSpec, _: Duration) -> Result<Acquired, AcquireError> {
         let uid = format!("uid-{}", self.0.forgotten.lock().unwrap());
-        Ok(Acquired { instance: InstanceId { name: "pod".into(), uid }, idle_timeout: Duration::from_secs(3600) })
+        Ok(Acquired { instance: InstanceId { name: "pod".into(), uid }, idle_timeout: Duration::from_hours(1) })
     }
 
     async fn open(&self, instance: &InstanceId, half: Half) -> Result<Box<dyn ByteStream>, OpenError> {
@@ -332,7 +334,11 @@ async fn a_dropped_run_is_deleted() {
 
 #[tokio::test(start_paused = true)]
 async fn what_does_not_say_hello_is_no_sandbox() {
-    for hello in ["HTTP/1.1 400 Bad Request\n", "sandboxd proto=2 boot=0a\n", "no line at all, and longer than a hello may ever be"] {
+    for hello in [
+        "HTTP/1.1 400 Bad Request\n",
+        "sandboxd proto=2 boot=0a\n",
+        "no line at all, and longer than a hello may ever be",
+    ] {
         let fake = Fake::new([]);
         fake.hello.lock().unwrap().extend([hello; 20]);
         assert!(matches!(run(&fake).await, Err(RunError::Unavailable(_))), "{hello:?}");

@@ -143,3 +143,6 @@ impl MessageDelta {
         Value::Object(delta)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,4 +1,15 @@
 //! Fenced blocks as turns of the demo model.
+//!
+//! Lines of a `turn` block, played in their order, each a JSON object:
+//!
+//! | line | does |
+//! | --- | --- |
+//! | `{"text": "..."}`, `{"thinking": "..."}` | says or thinks it |
+//! | `{"tool": "name", "input": {...}}` | calls; `"raw": "..."` instead of `input` for broken JSON, `"id"` for a given id |
+//! | `{"sleep_ms": 250}` | waits |
+//! | `{"usage": {"input_tokens": 1, "output_tokens": 1}}` | what the sampling claims to have used |
+//! | `{"stop": "max_tokens", "stop_sequence": null}` | why it stops |
+//! | `{"error": {"status": 529, "after": 3}}` | fails in its place, or with `after` when only so many events of the turn got out; as the first line, or with `after` 0, before anything |
 
 use serde_json::{Map, Value, json};
 use wire::StopReason;

@@ -34,7 +34,7 @@ use tokio::{
 /// Time for the exec to start.
 const EXEC: Duration = Duration::from_secs(20);
 /// How long a token counts as fresh when the sandbox is never idle.
-const FRESH: Duration = Duration::from_secs(60);
+const FRESH: Duration = Duration::from_mins(1);
 /// Uses that are remembered before old ones are looked for.
 const REMEMBERED: usize = 256;
 /// A pod of this name is not there: asking to exec in it shows whether we may, and does nothing.
@@ -231,7 +231,7 @@ impl Runtime for KubernetesRuntime {
             Ok(_) => {}
             Err(CallError::Denied(message)) => problems.push(self.denied("list", "sandboxes", &message)),
             Err(CallError::NotFound(_)) => {
-                problems.push("the custom resources of codeexec.dev are not installed".to_owned())
+                problems.push("the custom resources of codeexec.dev are not installed".to_owned());
             }
             Err(error) => problems.push(format!("the Kubernetes API cannot be used: {error:?}")),
         }

@@ -130,7 +130,7 @@ mod tests {
 
     fn spec() -> ContainerSpec {
         let key = ContainerKey { kind: ContainerKind::Explicit, workspace: "w", user: Some("u"), id: "Box 1" };
-        ContainerSpec { name: key.name(), owner: key.owner(), lifetime: Some(Duration::from_secs(720 * 3600)) }
+        ContainerSpec { name: key.name(), owner: key.owner(), lifetime: Some(Duration::from_hours(720)) }
     }
 
     fn sandbox(status: serde_json::Value) -> Sandbox {

@@ -4,8 +4,9 @@ use super::LocalLimits;
 use crate::Half;
 use sandboxd_protocol::layout;
 use std::{
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     fs, io,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
@@ -51,6 +52,10 @@ const OUR_ETC: [(&str, &str); 5] = [
 pub(super) struct Host {
     /// Name in the root, and where its link leads; `None`: a folder of its own.
     root: Vec<(&'static str, Option<PathBuf>)>,
+    /// Folders of `/proc` that are not a process's.
+    proc_folders: Vec<PathBuf>,
+    /// Files of `/proc` that somebody may write, or not everybody may read.
+    proc_files: Vec<PathBuf>,
 }
 
 impl Host {
@@ -66,8 +71,29 @@ impl Host {
                 Err(e) => return Err(e),
             }
         }
-        Ok(Self { root })
+        let mut host = Self { root, ..Self::default() };
+        for entry in fs::read_dir("/proc")? {
+            let entry = entry?;
+            let is_process = entry.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit);
+            match entry.metadata() {
+                Ok(found) if found.is_dir() && !is_process => host.proc_folders.push(entry.path()),
+                Ok(found) if found.is_file() && is_delicate(&entry.file_name(), found.permissions().mode()) => {
+                    host.proc_files.push(entry.path());
+                }
+                // A process may end while it is looked at; links lead to the reader's own.
+                Ok(_) | Err(_) => {}
+            }
+        }
+        host.proc_folders.sort_unstable();
+        host.proc_files.sort_unstable();
+        Ok(host)
     }
+}
+
+/// Whether a file of `/proc` must not be seen: by its mode, or since it shows keys and addresses of the whole machine.
+fn is_delicate(name: &OsStr, mode: u32) -> bool {
+    let is_named = ["kallsyms", "kcore", "key-users", "keys", "timer_list"].iter().any(|named| name == *named);
+    mode & 0o222 != 0 || mode & 0o004 == 0 || is_named
 }
 
 /// Writes our part of `/etc` into a folder of ours.
@@ -116,6 +142,14 @@ pub(super) fn arguments(
 ) -> Vec<OsString> {
     let mut arguments = Arguments(ISOLATION.map(OsString::from).to_vec());
     arguments.add([&seccomp.to_string(), "--proc", "/proc", "--dev", "/dev"]);
+    // Where the server is root, so is the sandbox's user to the kernel's own files, even without any capability: it could set
+    // the switches of the whole machine (`/proc/sys/kernel/core_pattern` names a program that is run as root).
+    for folder in &host.proc_folders {
+        arguments.mount("--ro-bind", folder, folder);
+    }
+    for file in &host.proc_files {
+        arguments.mount("--ro-bind", "/dev/null", file);
+    }
     arguments.mount("--ro-bind", paths.sandboxd, layout::BINARY);
     let folder = match half {
         Half::Main => {
@@ -170,7 +204,11 @@ mod tests {
     const LIMITS: LocalLimits = LocalLimits { home: 1000, shm: 2000 };
 
     fn words(half: Half) -> Vec<String> {
-        let host = Host { root: vec![("bin", Some("usr/bin".into())), ("lib", None)] };
+        let host = Host {
+            root: vec![("bin", Some("usr/bin".into())), ("lib", None)],
+            proc_folders: vec!["/proc/sys".into()],
+            proc_files: vec!["/proc/keys".into()],
+        };
         let paths =
             Paths { claim: Path::new("/d/c"), etc: Path::new("/d/etc"), sandboxd: Path::new("/opt/x/sandboxd") };
         let words = arguments(half, &host, paths, LIMITS, 9, &["/opt/sandboxd/sandboxd", "serve"]);
@@ -227,23 +265,44 @@ mod tests {
     }
 
     #[test]
-    fn host_paths_are_only_the_system_and_three_files_of_etc() {
+    fn host_paths_are_only_the_system_and_three_files_of_etc_and_what_covers_proc() {
         let words = words(Half::Main);
         let host: HashSet<_> = mounts(&words)
             .into_iter()
             .map(|(_, from, _)| from)
             .filter(|from| !from.starts_with("/d/") && *from != "/opt/x/sandboxd")
             .collect();
-        let expected =
-            HashSet::from(["/usr", "usr/bin", "/lib", "/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime"]);
+        let expected = HashSet::from([
+            "/usr",
+            "usr/bin",
+            "/lib",
+            "/etc/alternatives",
+            "/etc/ld.so.cache",
+            "/etc/localtime",
+            "/proc/sys",
+            "/dev/null",
+        ]);
         assert_eq!(host, expected);
     }
 
     #[test]
     fn files_sees_the_claim_and_no_file_of_the_host() {
         let words = words(Half::Files);
-        let expected = vec![("--ro-bind", "/opt/x/sandboxd", "/opt/sandboxd/sandboxd"), ("--bind", "/d/c", "/claim")];
-        assert_eq!(mounts(&words), expected);
+        let mut mounts = mounts(&words);
+        mounts.retain(|(.., to)| !to.starts_with("/proc/"));
+        let expected = [("--ro-bind", "/opt/x/sandboxd", "/opt/sandboxd/sandboxd"), ("--bind", "/d/c", "/claim")];
+        assert_eq!(mounts, expected);
+    }
+
+    #[test]
+    fn switches_of_the_machine_are_read_only_and_delicate_files_covered_in_both_halves() {
+        for half in [Half::Main, Half::Files] {
+            let words = words(half);
+            assert!(has(&words, &["--ro-bind", "/proc/sys", "/proc/sys"]));
+            assert!(has(&words, &["--ro-bind", "/dev/null", "/proc/keys"]));
+        }
+        assert!(is_delicate("sysrq-trigger".as_ref(), 0o200) && is_delicate("kmsg".as_ref(), 0o400));
+        assert!(is_delicate("keys".as_ref(), 0o444) && !is_delicate("cpuinfo".as_ref(), 0o444));
     }
 
     #[test]

@@ -180,14 +180,14 @@ mod tests {
     fn a_claim_lives_for_its_lifetime() {
         let data = tempfile::tempdir().unwrap();
         let claims = Claims::open(data.path()).unwrap();
-        let (spec, now) = (spec(Some(Duration::from_secs(60))), Timestamp::now());
+        let (spec, now) = (spec(Some(Duration::from_mins(1))), Timestamp::now());
         assert_eq!(claims.read(&spec.name).unwrap(), None);
         let record = Record::new(&spec, now);
         claims.create(&spec.name, &record).unwrap();
         assert_eq!(claims.read(&spec.name).unwrap(), Some(record));
         assert!(claims.claim(&spec.name).join("sealed").is_dir());
         assert!(claims.expired(now + Duration::from_secs(59)).unwrap().is_empty());
-        assert_eq!(claims.expired(now + Duration::from_secs(60)).unwrap(), [spec.name.as_str()]);
+        assert_eq!(claims.expired(now + Duration::from_mins(1)).unwrap(), [spec.name.as_str()]);
         claims.remove(spec.name.as_str()).unwrap();
         assert_eq!(claims.read(&spec.name).unwrap(), None);
         assert_eq!(entries(&claims.trash).unwrap(), Vec::<PathBuf>::new());
@@ -206,7 +206,7 @@ mod tests {
         symlink(&outside, workspace.join("link")).unwrap();
         fs::create_dir(workspace.join("locked")).unwrap();
         fs::write(workspace.join("locked/file"), "x").unwrap();
-        fs::set_permissions(workspace.join("locked"), Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(workspace.join("locked"), Permissions::from_mode(0o000)).unwrap();
         // Deeper than a process may have descriptors, and than a path may be long.
         let mut deep = PathBuf::from("deep");
         for _ in 0..10 {

@@ -38,7 +38,7 @@ use tokio::{
 };
 
 /// How often expired folders are looked for.
-const SWEEP: Duration = Duration::from_secs(60);
+const SWEEP: Duration = Duration::from_mins(1);
 
 /// Bounds of every local sandbox, in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -227,16 +227,15 @@ impl Inner {
         if let Some(running) = self.running(spec)? {
             return Ok(running);
         }
-        let record = match self.record(&spec.name).await? {
-            Some(record) => record,
-            None => {
-                let record = Record::new(spec, Timestamp::now());
-                let (claims, name, written) = (self.claims.clone(), spec.name.clone(), record.clone());
-                blocking(move || claims.create(&name, &written))
-                    .await
-                    .map_err(|e| runtime_error("cannot make the folders", &e))?;
-                record
-            }
+        let record = if let Some(record) = self.record(&spec.name).await? {
+            record
+        } else {
+            let record = Record::new(spec, Timestamp::now());
+            let (claims, name, written) = (self.claims.clone(), spec.name.clone(), record.clone());
+            blocking(move || claims.create(&name, &written))
+                .await
+                .map_err(|e| runtime_error("cannot make the folders", &e))?;
+            record
         };
         usable(&record, spec)?;
         let started = self.start(&spec.name, record).await.map_err(|e| runtime_error("cannot start a sandbox", &e))?;
@@ -391,15 +390,12 @@ impl Runtime for LocalRuntime {
             },
             Half::Files => {
                 let mut files = running.files.lock().await;
-                let connection = match files.take_connection() {
-                    Some(connection) => connection,
-                    None => {
-                        let name = ContainerName::of_folder(&instance.name);
-                        *files = self.0.half(&name, half).await.map_err(failed)?;
-                        files.take_connection().ok_or_else(|| OpenError::Failed("it ended at once".to_owned()))?
-                    }
-                };
-                connection.map_err(failed)?
+                let mut connection = files.take_connection();
+                if connection.is_none() {
+                    *files = self.0.half(&ContainerName::of_folder(&instance.name), half).await.map_err(failed)?;
+                    connection = files.take_connection();
+                }
+                connection.ok_or_else(|| OpenError::Failed("it ended at once".to_owned()))?.map_err(failed)?
             }
         };
         Ok(Box::new(connection))

@@ -62,9 +62,9 @@ impl Spawner {
 
     pub(super) async fn spawn(&self, arguments: Arguments, stdin: Stdio) -> io::Result<Child> {
         let (reply, child) = oneshot::channel();
-        let over = |_| io::Error::other("the thread that starts sandboxes has ended");
-        self.jobs.send(Job { arguments, stdin, reply }).map_err(|_| over(()))?;
-        child.await.map_err(|_| over(()))?
+        let over = || io::Error::other("the thread that starts sandboxes has ended");
+        self.jobs.send(Job { arguments, stdin, reply }).map_err(|_| over())?;
+        child.await.map_err(|_| over())?
     }
 }
 

@@ -17,7 +17,7 @@ use tokio::time::{Duration, Instant, sleep_until, timeout};
 /// Time for an answer that needs no transfer.
 const ANSWER: Duration = Duration::from_secs(30);
 /// Time in which a transfer must move.
-const STALL: Duration = Duration::from_secs(60);
+const STALL: Duration = Duration::from_mins(1);
 /// Longest list of sealed files that is read, in bytes; `sandboxd` lists at most 1000.
 const MAX_SEALED: usize = 4 * 1024 * 1024;
 const MAX_STAT: usize = 4096;
@@ -66,7 +66,7 @@ pub(crate) async fn write(
         .body(body)
         .map_err(|e| FileError::Forbidden(e.to_string()))?;
     // The transfer has no limit of its own: it may take as long as it moves.
-    let far = Instant::now() + Duration::from_secs(24 * 3600);
+    let far = Instant::now() + Duration::from_hours(24);
     let sent = tokio::select! {
         sent = connection.request(request, far) => sent,
         () = stalled(&progress) => return Err(FileError::Unavailable("the transfer stood still".to_owned())),

@@ -15,7 +15,7 @@ use tokio::{
 const OPEN: Duration = Duration::from_secs(30);
 /// As many cut streams in [`CUTS_WITHIN`] and the instance counts as broken.
 const CUTS: usize = 3;
-const CUTS_WITHIN: Duration = Duration::from_secs(60);
+const CUTS_WITHIN: Duration = Duration::from_mins(1);
 
 /// Why there is no connection. Nothing was sent.
 #[derive(Debug, thiserror::Error)]

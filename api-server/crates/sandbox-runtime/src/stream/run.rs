@@ -209,7 +209,7 @@ pub(crate) async fn run(
     let mut guard =
         CancelOnDrop { streams: streams.clone(), instance: instance.clone(), id: id.to_owned(), boot: None };
     let mut run = Run { streams, instance, id, put, follow: Follow::new(body, Instant::now()), asked: Asked::First };
-    let end = run.to_its_end(&mut guard.boot).await;
+    let end = run.follow_to_its_end(&mut guard.boot).await;
     // Only a dropped future leaves it armed: an end that is known needs no cancel, and after an unknown one nobody is there.
     guard.boot = None;
     match end {
@@ -229,7 +229,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    async fn to_its_end(&mut self, sent_to: &mut Option<BootId>) -> Result<Exit, RunFailure> {
+    async fn follow_to_its_end(&mut self, sent_to: &mut Option<BootId>) -> Result<Exit, RunFailure> {
         let mut lost = "no answer".to_owned();
         for _ in 0..REQUESTS {
             let connection = match self.streams.get(self.instance, Half::Main).await {

@@ -73,6 +73,11 @@ fn parse_message(message: &Value, index: usize, rules: &Rules) -> Result<InputMe
             .collect::<Result<_, _>>()?,
         _ => return Err(wrong(&at, "Input should be a valid string or a list of blocks")),
     };
+    // An answer of ours may be empty, and is sent back as it is; a user who says nothing asks for nothing.
+    let says_nothing = |block: &Block| block.kind() == "text" && block.text("text").is_empty();
+    if role == Role::User && content.iter().all(says_nothing) {
+        return Err(wrong(&path, "user messages must have non-empty content"));
+    }
     Ok(InputMessage { role, content })
 }
 

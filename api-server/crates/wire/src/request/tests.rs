@@ -58,6 +58,14 @@ fn refusals_name_the_path_and_the_reason() {
             "messages.0.role: Input should be 'user', 'assistant' or 'system'",
         ),
         (json!({ "messages": [{ "role": "user" }] }), "messages.0.content: Field required"),
+        (
+            json!({ "messages": [{ "role": "user", "content": "" }] }),
+            "messages.0: user messages must have non-empty content",
+        ),
+        (
+            json!({ "messages": [{ "role": "user", "content": [] }] }),
+            "messages.0: user messages must have non-empty content",
+        ),
         (json!({ "bogus": 1 }), "bogus: Extra inputs are not permitted"),
         (json!({ "temperature": 0.5 }), "temperature: Extra inputs are not permitted"),
         (json!({ "top_p": null }), "top_p: Extra inputs are not permitted"),

@@ -1,0 +1,153 @@
+//! The local runtime with the real `sandboxd`.
+
+#![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "test code outside of test functions")]
+
+mod isolation;
+mod lifecycle;
+mod support;
+
+use futures_util::{StreamExt, stream};
+use sandbox_runtime::{FileError, RunError};
+use std::io;
+use support::{Host, bash, read, text};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_runs_and_its_files_come_and_go() {
+    let host = Host::start().await;
+    let sandbox = host.sandbox("box").await;
+
+    let outcome = sandbox.run("r1", &bash("echo out; echo err >&2; pwd; exit 3")).await.unwrap();
+    assert_eq!(text(&outcome.stdout), "out\n/home/agent/workspace\n");
+    assert_eq!((text(&outcome.stderr).as_str(), outcome.exit.code), ("err\n", 3));
+
+    let body = stream::iter([Ok("up".into()), Ok("loaded".into())]);
+    let stat = sandbox.write_file("/mnt/user-data/uploads/in put.txt", body).await.unwrap();
+    assert_eq!(stat.size, 8);
+    let outcome =
+        sandbox.run("r2", &bash("cat \"$INPUT_DIR/in put.txt\"; printf made > \"$OUTPUT_DIR/out.bin\"")).await;
+    let outcome = outcome.unwrap();
+    assert_eq!((text(&outcome.stdout).as_str(), outcome.exit.outputs), ("uploaded", 1));
+
+    let sealed = sandbox.seal("r2").await.unwrap();
+    assert_eq!(sealed.iter().map(|file| (file.name.as_str(), file.size)).collect::<Vec<_>>(), [("out.bin", 4)]);
+    assert_eq!(read(&sandbox, &sealed[0].path).await, b"made");
+    sandbox.discard_sealed("r2").await.unwrap();
+    assert!(matches!(sandbox.read_file(&sealed[0].path).await, Err(FileError::NotFound)));
+
+    sandbox.run("r3", &bash("printf work > note.txt")).await.unwrap();
+    assert_eq!(read(&sandbox, "/home/agent/workspace/note.txt").await, b"work");
+    host.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_of_any_size_arrive_byte_for_byte_and_failed_bodies_not_at_all() {
+    let host = Host::start().await;
+    let sandbox = host.sandbox("big").await;
+    let piece: Vec<u8> = (0..1_048_573_u32).map(|n| n.wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect();
+    let pieces: Vec<_> = (0..20).map(|_| Ok(piece.clone().into())).collect();
+    sandbox.write_file("/home/agent/workspace/big", stream::iter(pieces)).await.unwrap();
+    let file = sandbox.read_file("/home/agent/workspace/big").await.unwrap();
+    assert_eq!(file.size, piece.len() as u64 * 20);
+    let mut at = 0;
+    let mut body = file.body;
+    while let Some(data) = body.next().await {
+        for byte in data.unwrap() {
+            assert_eq!(byte, piece[at % piece.len()]);
+            at += 1;
+        }
+    }
+    assert_eq!(at, piece.len() * 20);
+
+    let failing = stream::iter([Ok("half".into()), Err(io::Error::other("gone"))]);
+    assert!(matches!(sandbox.write_file("/home/agent/workspace/half", failing).await, Err(FileError::Source(_))));
+    assert!(matches!(sandbox.read_file("/home/agent/workspace/half").await, Err(FileError::NotFound)));
+    assert!(sandbox.read_file("/home/agent/workspace/../../../etc/passwd").await.is_err());
+    host.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn twenty_first_uses_at_once_start_one_sandbox() {
+    let host = Host::start().await;
+    let uses: Vec<_> = (0..20)
+        .map(|n| {
+            let (sandboxes, spec) = (host.sandboxes.clone(), support::spec("shared", None));
+            tokio::spawn(async move {
+                let sandbox = sandboxes.acquire(&spec, support::DEADLINE).await.unwrap();
+                sandbox.run(&format!("r{n}"), &bash(&format!("echo {n} | tee -a n"))).await.unwrap()
+            })
+        })
+        .collect();
+    for (n, task) in uses.into_iter().enumerate() {
+        assert_eq!(text(&task.await.unwrap().stdout), format!("{n}\n"));
+    }
+    assert_eq!(host.processes().len(), 2, "one bwrap for each half");
+    let lines = host.sandbox("shared").await.run("count", &bash("sort -n n | tr '\\n' ' '")).await.unwrap();
+    assert_eq!(text(&lines.stdout).split_whitespace().count(), 20);
+    host.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_run_is_killed_and_the_sandbox_goes_on() {
+    let host = Host::start().await;
+    let sandbox = host.sandbox("box").await;
+    let slow = bash("touch started; sleep 1000");
+    let mut running = Box::pin(sandbox.run("slow", &slow));
+    tokio::select! {
+        outcome = &mut running => panic!("{outcome:?}"),
+        () = support::until(|| host.claim("box").join("workspace/started").exists()) => {}
+    }
+    drop(running);
+    let gone =
+        bash("for i in $(seq 200); do pgrep -x sleep >/dev/null || { echo gone; exit; }; read -t 0.05 <> <(:); done");
+    let outcome = sandbox.run("look", &gone).await.unwrap();
+    assert_eq!(text(&outcome.stdout), "gone\n");
+    host.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_sandbox_means_unknown_for_what_ran_and_a_new_start_for_the_next() {
+    let host = Host::start().await;
+    let sandbox = host.sandbox("box").await;
+    let slow = bash("touch started; sleep 1000");
+    let mut running = Box::pin(sandbox.run("slow", &slow));
+    tokio::select! {
+        outcome = &mut running => panic!("{outcome:?}"),
+        () = support::until(|| host.claim("box").join("workspace/started").exists()) => {}
+    }
+    host.kill("main");
+    assert!(matches!(running.await, Err(RunError::Unknown(_))));
+    let outcome = sandbox.run("next", &bash("ls")).await.unwrap();
+    assert_eq!(text(&outcome.stdout), "started\n");
+
+    // The other half keeps nothing in memory: a new one takes its place, and `main` goes on.
+    read(&sandbox, "/home/agent/workspace/started").await;
+    let before = sandbox.run("pid", &bash("sleep 1000 & echo $!")).await.unwrap();
+    host.kill("files");
+    support::until(|| host.processes().iter().all(|process| process.half != "files")).await;
+    read(&sandbox, "/home/agent/workspace/started").await;
+    let still = sandbox.run("still", &bash(&format!("kill -0 {}", text(&before.stdout).trim()))).await.unwrap();
+    assert_eq!(still.exit.code, 0);
+    host.stop().await;
+}
+
+/// Not a check but a measurement: `cargo test --test local latency -- --ignored --nocapture`.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "prints times and checks nothing"]
+async fn latency_of_true() {
+    let host = Host::start().await;
+    let sandbox = host.sandbox("box").await;
+    let (mut ours, mut bare) = (Vec::new(), Vec::new());
+    for n in 0..200 {
+        let start = std::time::Instant::now();
+        sandbox.run(&format!("r{n}"), &bash("true")).await.unwrap();
+        ours.push(start.elapsed());
+        let start = std::time::Instant::now();
+        std::process::Command::new("bash").args(["-c", "true"]).status().unwrap();
+        bare.push(start.elapsed());
+    }
+    for (what, mut times) in [("run", ours), ("bash -c true", bare)] {
+        times.sort();
+        println!("{what}: p50 {:?}, p95 {:?}", times[100], times[190]);
+    }
+    host.stop().await;
+}
