@@ -12,6 +12,17 @@ NAMES=(operator api-server sandboxd sandbox)
 # image NAME: its reference, as e2e/deploy/images left it.
 image() { sed -n "s/^$1=//p" "$IMAGES_ENV"; }
 
+# helm_upgrade RELEASE NAMESPACE ARGUMENTS...: installs or upgrades the chart with the built images, and takes over resource
+# types that somebody applied by hand. Helm 3 applies on the client and so knows no conflicts.
+helm_upgrade() {
+  local release=$1 namespace=$2 force=(--force-conflicts)
+  shift 2
+  if [[ $(helm version --short) == v3* ]]; then force=(); fi
+  helm upgrade --install "$release" "$ROOT/charts/codeexec" --namespace "$namespace" --create-namespace --take-ownership "${force[@]}" \
+    --set-string "images.operator=$(image operator)" --set-string "images.apiServer=$(image api-server)" \
+    --set-string "images.sandboxd=$(image sandboxd)" --set-string "images.sandbox=$(image sandbox)" "$@"
+}
+
 say() { printf '%s\n' "$*" >&2; }
 
 fail() {

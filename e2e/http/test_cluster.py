@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from conftest import ROOT, bash, fresh_id, request
+from conftest import ROOT, bash, fresh_id, request, start_server
 
 pytestmark = pytest.mark.cluster
 SANDBOXES = os.environ.get("CODEEXEC_TEST_SANDBOXES", "")
@@ -112,41 +112,23 @@ def test_twenty_commands_cost_one_exec(server):
     assert len(main) == 1, main
 
 
-def test_a_killed_server_leaves_no_command_and_the_sandbox_serves_on(server):
+def test_a_killed_server_leaves_no_command_and_the_sandbox_serves_on(server, tmp_path):
     container = fresh_id()
     server.bash("true", surface="zylon", container=container)
     (pod,) = named("pods", container)
-    command = "setsid sleep 7777 & sleep 7778; echo never"
-    pool = concurrent.futures.ThreadPoolExecutor(1)
-
-    # A server of its own, so that those of the other tests live on.
-    name = fresh_id()
-    victim = victim_pod(name)
-    forward = subprocess.Popen(["kubectl", "-n", SYSTEM, "port-forward", f"pod/{victim}", ":8080"], stdout=subprocess.PIPE, text=True)
-    try:
-        port = forward.stdout.readline().split("127.0.0.1:")[1].split()[0]
-        lone = type(server)("cluster", [f"http://127.0.0.1:{port}"] * 2, server.keys)
-        sent = pool.submit(lone.post, "/api/gpt/v1/messages", request(bash(command), container=container))
-        sleeping = lambda: kubectl("exec", pod, "-c", "main", "--", "bash", "-c", "grep -l sleep /proc/[0-9]*/comm | wc -l").strip()
+    # A server of its own, outside the cluster, so that it can be killed without a word.
+    victim = start_server(tmp_path, "--runtime", "kubernetes", "--sandbox-namespace", SANDBOXES, keys=server.keys)
+    body = request(bash("setsid sleep 7777 & sleep 7778; echo never"), container=container)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(victim.post, "/api/gpt/v1/messages", body)
+        count = "grep -l sleep /proc/[0-9]*/comm | wc -l"
+        sleeping = lambda: kubectl("exec", pod, "-c", "main", "--", "bash", "-c", count).strip()
         wait_until(lambda: sleeping() == "2")
-        kubectl("delete", "pod", victim, "--grace-period=0", "--force", namespace=SYSTEM)
-        wait_until(lambda: sleeping() == "0", 3 * 45)
-        assert isinstance(sent.exception(timeout=60), Exception)
-    finally:
-        forward.kill()
-        kubectl("delete", "pod", victim, "--ignore-not-found", "--wait=false", namespace=SYSTEM)
+        victim.process.kill()
+        assert sent.exception(timeout=60)
+    wait_until(lambda: sleeping() == "0", 3 * 45)
     result, _ = server.bash("echo on", surface="zylon", container=container)
     assert result["stdout"] == "on\n"
-
-
-def victim_pod(name):
-    """Starts one more API server from the deployment's own template."""
-    (template,) = [item for item in items("deployments", SYSTEM) if "api-server" in item["metadata"]["name"]]
-    spec = template["spec"]["template"]["spec"]
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
-    kubectl("apply", "-f", "-", stdin=json.dumps(pod), namespace=SYSTEM)
-    kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=90s", namespace=SYSTEM)
-    return name
 
 
 def test_nothing_in_the_sandbox_reaches_the_network(server):

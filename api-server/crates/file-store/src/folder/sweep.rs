@@ -26,7 +26,7 @@ pub struct Swept {
 }
 
 pub(super) fn sweep(layout: &Layout, now: Timestamp) -> io::Result<Swept> {
-    let abandoned = SystemTime::from(now) - ABANDONED;
+    let abandoned = SystemTime::from(now).checked_sub(ABANDONED).unwrap_or(SystemTime::UNIX_EPOCH);
     let mut swept = Swept { parts: sweep_parts(&layout.parts(), abandoned)?, ..Swept::default() };
     for name in disk::names(&layout.root.join("v1"))? {
         let name = name?;
@@ -68,7 +68,7 @@ fn sweep_orphans(layout: &Layout, workspace: &str, abandoned: SystemTime) -> io:
 }
 
 fn sweep_expired(layout: &Layout, now: Timestamp) -> io::Result<usize> {
-    let last_hour = (now - KEPT_AFTER_EXPIRY).as_second().div_euclid(3600);
+    let last_hour = (now.as_second() - KEPT_AFTER_EXPIRY.as_secs()).div_euclid(3600);
     let mut removed = 0;
     for hour in disk::names(&layout.expiry())? {
         let hour = hour?;

@@ -41,6 +41,8 @@ pub(crate) struct Connection {
 pub(super) enum RequestError {
     /// No room for another request in time; it was not sent.
     Busy,
+    /// The connection was over before any of it was sent.
+    NotSent(String),
     /// The connection failed; nobody knows what arrived.
     Lost(String),
     /// No answer in time; nobody knows what arrived.
@@ -51,6 +53,7 @@ impl fmt::Display for RequestError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Busy => f.write_str("too many requests at a time"),
+            Self::NotSent(why) => write!(f, "not sent: {why}"),
             Self::Lost(why) => write!(f, "connection lost: {why}"),
             Self::TimedOut => f.write_str("no answer in time"),
         }
@@ -121,9 +124,14 @@ impl Connection {
             Err(_) => return Err(RequestError::Busy),
         };
         self.touch();
-        let response = match timeout_at(until, self.send.clone().send_request(request)).await {
+        let response = match timeout_at(until, self.send.clone().try_send_request(request)).await {
             Ok(Ok(response)) => response,
-            Ok(Err(e)) => return Err(RequestError::Lost(chain(&e))),
+            Ok(Err(mut e)) => {
+                // Only a request that never left is given back.
+                let never_left = e.take_message().is_some();
+                let why = chain(e.error());
+                return Err(if never_left { RequestError::NotSent(why) } else { RequestError::Lost(why) });
+            }
             Err(_) => return Err(RequestError::TimedOut),
         };
         let (head, body) = response.into_parts();

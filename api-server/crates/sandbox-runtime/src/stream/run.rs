@@ -246,17 +246,27 @@ impl Run<'_> {
                 return Err(RunFailure::Unknown(format!("{lost}; the sandbox has started anew since")));
             }
             let request = self.request().map_err(|e| RunFailure::NotRun(e.to_string()))?;
-            *sent_to = Some(connection.boot.clone());
+            let was_sent = sent_to.replace(connection.boot.clone()).is_some();
             match self.ask(&connection, request).await? {
                 Asking::Exit(exit) => return Ok(exit),
                 Asking::SendAgain => self.asked = Asked::Again,
+                // Once more what was asked, on another stream.
+                Asking::NotSent(why) => {
+                    if !was_sent {
+                        *sent_to = None;
+                    }
+                    lost = why;
+                }
                 Asking::Lost(why) => {
                     lost = why;
                     self.asked = Asked::Join;
                 }
             }
         }
-        Err(RunFailure::Unknown(format!("{lost}; asked {REQUESTS} times")))
+        match sent_to {
+            Some(_) => Err(RunFailure::Unknown(format!("{lost}; asked {REQUESTS} times"))),
+            None => Err(RunFailure::Elsewhere(lost)),
+        }
     }
 
     fn request(&self) -> Result<Request<super::connection::RequestBody>, http::Error> {
@@ -288,6 +298,7 @@ impl Run<'_> {
                 Next::SendAgain => return Ok(Asking::SendAgain),
                 Next::Fail(failure) => return Err(failure),
             },
+            Err(RequestError::NotSent(why)) => return Ok(Asking::NotSent(why)),
             Err(RequestError::Lost(why)) => return Ok(Asking::Lost(why)),
             Err(e @ (RequestError::Busy | RequestError::TimedOut)) => {
                 return Err(self.give_up(connection, &e.to_string()).await);
@@ -328,6 +339,8 @@ impl Run<'_> {
 enum Asking {
     Exit(Exit),
     SendAgain,
+    /// Nothing of the request left this process.
+    NotSent(String),
     Lost(String),
 }
 
