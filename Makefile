@@ -5,7 +5,7 @@ BIN := target/$(PROFILE)
 export CODEEXEC_DATA_DIR ?= $(CURDIR)/target/run
 export CODEEXEC_SANDBOXD ?= $(CURDIR)/target/sandboxd/x86_64-unknown-linux-gnu/sandboxd/sandboxd
 
-.PHONY: help demo run build cluster cluster-stop deploy undeploy test lint bench
+.PHONY: help demo run build cluster cluster-stop deploy undeploy crds lint test bench
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile
@@ -37,6 +37,9 @@ deploy: ## images and chart into the cluster of $KUBECONFIG (default: the one of
 
 undeploy: ## remove the chart; custom resources, sandboxes and templates stay
 	@e2e/deploy/undeploy
+
+crds: ## write the chart's custom resource definitions anew
+	@cargo run --quiet --profile $(PROFILE) -p crds --features crdgen --bin crdgen -- --write charts/codeexec/templates/crds
 
 lint: ## formatting, lints, dependency rules, scripts, chart
 	@e2e/test lint

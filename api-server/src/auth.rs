@@ -80,7 +80,9 @@ pub enum KeysError {
         source: io::Error,
     },
     /// A line is no key.
-    #[error("line {line} of the keys file {path} is no key: {reason}; it must be like {{\"sha256\": \"<64 hex digits>\", \"workspace\": \"...\", \"user\": \"...\"}}")]
+    #[error(
+        "line {line} of the keys file {path} is no key: {reason}; it must be like {{\"sha256\": \"<64 hex digits>\", \"workspace\": \"...\", \"user\": \"...\"}}"
+    )]
     Line {
         /// The file.
         path: PathBuf,
@@ -255,13 +257,15 @@ mod tests {
     use super::*;
 
     fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
-        pairs.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect::<Vec<_>>().into_iter().fold(
-            HeaderMap::new(),
-            |mut map, (name, value): (http::HeaderName, http::HeaderValue)| {
+        pairs
+            .iter()
+            .map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()))
+            .collect::<Vec<_>>()
+            .into_iter()
+            .fold(HeaderMap::new(), |mut map, (name, value): (http::HeaderName, http::HeaderValue)| {
                 map.append(name, value);
                 map
-            },
-        )
+            })
     }
 
     fn key_file(lines: &str) -> (tempfile::TempDir, Result<KeyFile, KeysError>) {
@@ -279,13 +283,15 @@ mod tests {
     fn a_key_is_found_in_either_header_and_x_api_key_wins() {
         let (_dir, file) = key_file(&(line("one", "w1") + "\n" + &line("two", "w2")));
         let auth = Auth::Keys(Arc::new(file.unwrap()));
-        let workspace = |pairs: &[(&'static str, &str)]| auth.identify(&headers(pairs)).map(|identity| identity.workspace);
+        let workspace =
+            |pairs: &[(&'static str, &str)]| auth.identify(&headers(pairs)).map(|identity| identity.workspace);
         assert_eq!(workspace(&[("x-api-key", "one")]), Ok("w1".into()));
         assert_eq!(workspace(&[("authorization", "Bearer two")]), Ok("w2".into()));
         assert_eq!(workspace(&[("authorization", "bearer two")]), Ok("w2".into()));
         assert_eq!(workspace(&[("authorization", "Bearer two"), ("x-api-key", "one")]), Ok("w1".into()));
         assert_eq!(workspace(&[("x-api-key", "three")]), Err(Refusal::WrongKey));
-        for none in [&[][..], &[("authorization", "Basic two")], &[("x-api-key", " ")], &[("authorization", "Bearer ")]] {
+        for none in [&[][..], &[("authorization", "Basic two")], &[("x-api-key", " ")], &[("authorization", "Bearer ")]]
+        {
             assert_eq!(workspace(none), Err(Refusal::NoKey), "{none:?}");
         }
     }
@@ -322,21 +328,22 @@ mod tests {
 
     #[test]
     fn without_keys_only_programs_on_this_machine_may_call() {
+        type Row = (&'static str, &'static [(&'static str, &'static str)], Option<Refusal>);
+        const HOST: (&str, &str) = ("host", "localhost:8080");
         let auth = Auth::Loopback { listen: "127.0.0.1:8080".parse().unwrap() };
         let outcome = |pairs: &[(&'static str, &str)]| auth.identify(&headers(pairs)).err();
-        let host = ("host", "localhost:8080");
-        let rows: [(&str, &[(&'static str, &str)], Option<Refusal>); 11] = [
-            ("curl", &[host, ("content-type", "application/json")], None),
-            ("json with a charset", &[host, ("content-type", "application/json; charset=utf-8")], None),
+        let rows: [Row; 11] = [
+            ("curl", &[HOST, ("content-type", "application/json")], None),
+            ("json with a charset", &[HOST, ("content-type", "application/json; charset=utf-8")], None),
             ("a get", &[("host", "127.0.0.1:8080")], None),
-            ("an sdk's upload", &[host, ("content-type", "multipart/form-data"), ("anthropic-version", "x")], None),
+            ("an sdk's upload", &[HOST, ("content-type", "multipart/form-data"), ("anthropic-version", "x")], None),
             ("rebinding", &[("host", "evil.example:8080")], Some(Refusal::ForeignHost)),
             ("another port", &[("host", "localhost")], Some(Refusal::ForeignHost)),
-            ("two hosts", &[host, ("host", "evil.example")], Some(Refusal::ForeignHost)),
+            ("two hosts", &[HOST, ("host", "evil.example")], Some(Refusal::ForeignHost)),
             ("no host", &[], Some(Refusal::ForeignHost)),
-            ("a page", &[host, ("origin", "http://localhost:8080")], Some(Refusal::FromWebPage)),
-            ("an image", &[host, ("sec-fetch-site", "cross-site")], Some(Refusal::FromWebPage)),
-            ("a form", &[host, ("content-type", "text/plain")], Some(Refusal::FromWebPage)),
+            ("a page", &[HOST, ("origin", "http://localhost:8080")], Some(Refusal::FromWebPage)),
+            ("an image", &[HOST, ("sec-fetch-site", "cross-site")], Some(Refusal::FromWebPage)),
+            ("a form", &[HOST, ("content-type", "text/plain")], Some(Refusal::FromWebPage)),
         ];
         for (name, pairs, expected) in rows {
             assert_eq!(outcome(pairs), expected, "{name}");
@@ -345,7 +352,8 @@ mod tests {
 
     #[test]
     fn no_auth_is_refused_where_others_could_reach_it() {
-        for (address, ok) in [("127.0.0.1:1", true), ("[::1]:1", true), ("0.0.0.0:1", false), ("192.168.1.5:1", false)] {
+        for (address, ok) in [("127.0.0.1:1", true), ("[::1]:1", true), ("0.0.0.0:1", false), ("192.168.1.5:1", false)]
+        {
             assert_eq!(Auth::check_listen(AuthKind::None, address.parse().unwrap()).is_ok(), ok, "{address}");
             assert!(Auth::check_listen(AuthKind::Keys, address.parse().unwrap()).is_ok());
         }

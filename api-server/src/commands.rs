@@ -15,11 +15,11 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::sync::OnceCell;
 
 /// How long a sandbox may take to be ready.
-const ACQUIRE_DEADLINE: Duration = Duration::from_secs(120);
+const ACQUIRE_DEADLINE: Duration = Duration::from_mins(2);
 /// Bytes of stdout, and of stderr, that a call keeps.
 pub const OUTPUT_LIMIT: usize = 1024 * 1024;
 /// Longest run of a command, whatever is asked for.
-pub const MAX_COMMAND: Duration = Duration::from_secs(480);
+pub const MAX_COMMAND: Duration = Duration::from_mins(8);
 
 /// What the calls of one turn share.
 pub struct Commands {
@@ -86,13 +86,22 @@ impl Commands {
         let written = sandbox.write_file(&upload_path(&file.filename), opened.body).await;
         written.map(drop).map_err(|error| match error {
             FileError::NoSpace => failed("The sandbox's disk is full: an uploaded file does not fit.", &error),
-            FileError::NotFound | FileError::Forbidden(_) | FileError::TooLarge | FileError::Unavailable(_) | FileError::Source(_) => {
-                failed("An uploaded file could not be put into the sandbox; try again.", &error)
-            }
+            FileError::NotFound
+            | FileError::Forbidden(_)
+            | FileError::TooLarge
+            | FileError::Unavailable(_)
+            | FileError::Source(_) => failed("An uploaded file could not be put into the sandbox; try again.", &error),
         })
     }
 
-    async fn finished(&self, sandbox: &Sandbox, id: &str, container: &str, limit: Duration, outcome: RunOutcome) -> ToolOutcome {
+    async fn finished(
+        &self,
+        sandbox: &Sandbox,
+        id: &str,
+        container: &str,
+        limit: Duration,
+        outcome: RunOutcome,
+    ) -> ToolOutcome {
         let RunOutcome { stdout, stderr, exit } = outcome;
         let mut stderr = Captured { bytes: stderr.into(), truncated: exit.stderr_truncated };
         let mut outputs = Vec::new();
@@ -134,7 +143,13 @@ impl Commands {
         (stored, lost)
     }
 
-    async fn store(&self, sandbox: &Sandbox, file: &OutputFile, id: &str, container: &str) -> Result<FileMeta, &'static str> {
+    async fn store(
+        &self,
+        sandbox: &Sandbox,
+        file: &OutputFile,
+        id: &str,
+        container: &str,
+    ) -> Result<FileMeta, &'static str> {
         if file.size > MAX_FILE {
             return Err("it is larger than 500 MB");
         }
@@ -145,7 +160,8 @@ impl Commands {
         })?;
         let mime_type = mime_guess::from_path(filename.as_str()).first_or_octet_stream().to_string();
         let origin = Origin::Output { container: container.to_owned(), call: id.to_owned() };
-        let new = NewFile { filename, mime_type, created_at: entropy::now(), expires_at: None, downloadable: true, origin };
+        let new =
+            NewFile { filename, mime_type, created_at: entropy::now(), expires_at: None, downloadable: true, origin };
         let file_id = FileId::new(entropy::now_millis(), entropy::random());
         let stored = self.app.files.put(&self.workspace, file_id, new, content.body.boxed(), MAX_FILE).await;
         stored.map_err(|error| {
@@ -153,9 +169,11 @@ impl Commands {
             match error {
                 StoreError::NoSpace => "the file store is full",
                 StoreError::TooLarge { .. } => "it is larger than 500 MB",
-                StoreError::NotFound | StoreError::Expired | StoreError::InvalidName(_) | StoreError::Body(_) | StoreError::Io { .. } => {
-                    "the file store failed"
-                }
+                StoreError::NotFound
+                | StoreError::Expired
+                | StoreError::InvalidName(_)
+                | StoreError::Body(_)
+                | StoreError::Io { .. } => "the file store failed",
             }
         })
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use wire::{ApiError, ErrorType, Surface, id::container_made_at};
 
 /// Age at which the containers of the Anthropic surface are deleted.
-pub const LIFETIME: Duration = Duration::from_secs(720 * 3600);
+pub const LIFETIME: Duration = Duration::from_hours(720);
 /// How ids of the users' own containers begin on the Zylon surface.
 const OWN_PREFIX: &str = "user_";
 

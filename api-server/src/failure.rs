@@ -27,9 +27,9 @@ impl Failure {
     pub fn of_store(error: &StoreError, id: &str) -> Self {
         match error {
             StoreError::NotFound => Self(ApiError::file_not_found(id)),
-            StoreError::Expired => Self(
-                ApiError::new(ErrorType::NotFound, format!("File `{id}` has expired.")).with_code("file_expired"),
-            ),
+            StoreError::Expired => {
+                Self(ApiError::new(ErrorType::NotFound, format!("File `{id}` has expired.")).with_code("file_expired"))
+            }
             StoreError::TooLarge { limit } => Self(too_large(*limit)),
             StoreError::InvalidName(reason) => Self(ApiError::invalid(format!("file: filename {reason}"))),
             StoreError::NoSpace => Self(

@@ -42,13 +42,14 @@ pub async fn upload(
     Version(_): Version,
     request: Request,
 ) -> Result<Json<FileMetadata>, Failure> {
-    let length = request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    let length =
+        request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     if length.is_some_and(|length| length > MAX_FILE + UPLOAD_OVERHEAD) {
         return Err(too_large(MAX_FILE).into());
     }
-    let mut parts = Multipart::from_request(request, &()).await.map_err(|_| {
-        ApiError::invalid("The body must be multipart/form-data with a part named `file`.")
-    })?;
+    let mut parts = Multipart::from_request(request, &())
+        .await
+        .map_err(|_| ApiError::invalid("The body must be multipart/form-data with a part named `file`."))?;
     let workspace = Workspace::named(&identity.workspace);
     let now = entropy::now();
     let id = FileId::new(entropy::now_millis(), entropy::random());
@@ -62,7 +63,8 @@ pub async fn upload(
         }
     }
     let Upload { staged, filename, mime_type } = upload.ok_or_else(|| ApiError::invalid("file: Field required"))?;
-    let file = NewFile { filename, mime_type, created_at: now, expires_at, downloadable: false, origin: Origin::Upload };
+    let file =
+        NewFile { filename, mime_type, created_at: now, expires_at, downloadable: false, origin: Origin::Upload };
     let meta = staged.commit(file).await.map_err(|error| Failure::of_store(&error, &id.to_string()))?;
     tracing::info!(file.id = %meta.id, file.size_bytes = meta.size_bytes, "file stored");
     Ok(Json(metadata(meta)))
@@ -110,9 +112,14 @@ async fn short_text(mut field: Field<'_>) -> Result<String, Failure> {
 fn expiry(now: Timestamp, seconds: &str) -> Result<Timestamp, ApiError> {
     let seconds = seconds.trim().parse::<i64>().ok().filter(|seconds| EXPIRY.contains(seconds));
     let seconds = seconds.ok_or_else(|| {
-        ApiError::invalid(format!("expires_in_seconds: Input should be a whole number from {} to {}", EXPIRY.start(), EXPIRY.end()))
+        ApiError::invalid(format!(
+            "expires_in_seconds: Input should be a whole number from {} to {}",
+            EXPIRY.start(),
+            EXPIRY.end()
+        ))
     })?;
-    now.checked_add(SignedDuration::from_secs(seconds)).map_err(|_| ApiError::invalid("expires_in_seconds: too far away"))
+    now.checked_add(SignedDuration::from_secs(seconds))
+        .map_err(|_| ApiError::invalid("expires_in_seconds: too far away"))
 }
 
 /// `GET /v1/files/{id}`.
@@ -231,7 +238,12 @@ mod tests {
 
     #[test]
     fn a_content_type_that_is_none_is_replaced() {
-        for (given, kept) in [(Some("text/csv"), "text/csv"), (None, UNNAMED_TYPE), (Some("nonsense"), UNNAMED_TYPE), (Some("a/b\r\nx: y"), UNNAMED_TYPE)] {
+        for (given, kept) in [
+            (Some("text/csv"), "text/csv"),
+            (None, UNNAMED_TYPE),
+            (Some("nonsense"), UNNAMED_TYPE),
+            (Some("a/b\r\nx: y"), UNNAMED_TYPE),
+        ] {
             assert_eq!(mime_type(given), kept);
         }
     }

@@ -29,6 +29,7 @@ pub async fn ready(State(app): State<Arc<App>>) -> (StatusCode, Json<Value>) {
         problems.push("the server is stopping".to_owned());
     }
     let status = if problems.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let body = json!({ "ready": problems.is_empty(), "problems": problems, "limitations": app.sandboxes.limitations() });
+    let body =
+        json!({ "ready": problems.is_empty(), "problems": problems, "limitations": app.sandboxes.limitations() });
     (status, Json(body))
 }

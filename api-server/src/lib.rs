@@ -17,6 +17,7 @@ mod turns;
 
 use anyhow::{Context as _, anyhow};
 use auth::{Auth, KeyFile, KeyHash};
+use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD as URL_SAFE_NO_PAD};
 use config::{AuthKind, Config, RuntimeKind};
 use file_store::{FileStore, FolderStore};
 use sandbox_runtime::{
@@ -39,7 +40,7 @@ use tokio_util::sync::CancellationToken;
 /// Time between looks at the keys file: a removed key works at most so long.
 const KEYS_RELOAD: Duration = Duration::from_secs(2);
 /// Time between sweeps of the file store.
-const SWEEP: Duration = Duration::from_secs(3600);
+const SWEEP: Duration = Duration::from_hours(1);
 /// Requests under way get this long to end when the server stops.
 const GRACE: Duration = Duration::from_secs(10);
 
@@ -162,12 +163,12 @@ fn authentication(config: &Config, address: SocketAddr) -> anyhow::Result<(Auth,
 fn own_key(data_dir: &Path) -> anyhow::Result<(PathBuf, String)> {
     let (key_path, keys_path) = (data_dir.join("api-key"), data_dir.join("keys.jsonl"));
     let key = match std::fs::read_to_string(&key_path) {
-        Ok(key) => key.trim().to_owned(),
-        Err(_) => {
-            let key = format!("sk-codeexec-{}", KeyHash::of(&format!("{:?}", entropy::random::<32>())).to_hex());
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let key = format!("sk-codeexec-{}", URL_SAFE_NO_PAD.encode(entropy::random::<24>()));
             write_private(&key_path, &key)?;
             key
         }
+        read => read.with_context(|| format!("cannot read the API key in {}", key_path.display()))?.trim().to_owned(),
     };
     let line = serde_json::json!({ "sha256": KeyHash::of(&key).to_hex(), "workspace": "default", "user": "local" });
     write_private(&keys_path, &line.to_string())?;
@@ -208,5 +209,9 @@ async fn runtime(config: &Config) -> anyhow::Result<Arc<dyn Runtime>> {
 
 fn beside_this_program(name: &str) -> anyhow::Result<PathBuf> {
     let path = std::env::current_exe().context("finding this program")?.with_file_name(name);
-    if path.is_file() { Ok(path) } else { Err(anyhow!("{} is missing; name the sandboxd binary with --sandboxd", path.display())) }
+    if path.is_file() {
+        Ok(path)
+    } else {
+        Err(anyhow!("{} is missing; name the sandboxd binary with --sandboxd", path.display()))
+    }
 }

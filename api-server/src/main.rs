@@ -23,7 +23,10 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let server = Server::start(&config).await?;
     if let Some(key) = &server.own_key {
-        let hint = format!("Listening. Try it from another terminal (Ctrl-C stops the server):\n\n{}\n", curl_line(&server, key));
+        let hint = format!(
+            "Listening. Try it from another terminal (Ctrl-C stops the server):\n\n{}\n",
+            curl_line(&server, key)
+        );
         writeln!(std::io::stdout(), "{hint}")?;
     }
     tokio::select! {

@@ -61,22 +61,30 @@ pub async fn create(
 }
 
 async fn read_body(request: Request) -> Result<bytes::Bytes, Failure> {
-    let length = request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    let length =
+        request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     if length.is_some_and(|length| length > MAX_BODY) {
         return Err(too_large(MAX_BODY).into());
     }
     let limit = usize::try_from(MAX_BODY).unwrap_or(usize::MAX);
     axum::body::to_bytes(request.into_body(), limit).await.map_err(|error| {
-        let over = std::error::Error::source(&error).is_some_and(<dyn std::error::Error>::is::<http_body_util::LengthLimitError>);
+        let over = std::error::Error::source(&error)
+            .is_some_and(<dyn std::error::Error>::is::<http_body_util::LengthLimitError>);
         if over { too_large(MAX_BODY).into() } else { ApiError::invalid("The request body ended early.").into() }
     })
 }
 
 /// Everything that can be refused is refused here, before anything runs.
-async fn start(app: &Arc<App>, context: &Context, identity: &Identity, request: &MessagesRequest) -> Result<Running, Failure> {
+async fn start(
+    app: &Arc<App>,
+    context: &Context,
+    identity: &Identity,
+    request: &MessagesRequest,
+) -> Result<Running, Failure> {
     let profile = ToolProfile::of(request);
     let uploads = find_uploads(app, identity, request).await?;
-    let paths = uploads.iter().map(|file| (file.id.to_string(), upload_path(&file.filename))).collect::<BTreeMap<_, _>>();
+    let paths =
+        uploads.iter().map(|file| (file.id.to_string(), upload_path(&file.filename))).collect::<BTreeMap<_, _>>();
     let history = History::read(request, profile.as_ref(), &paths)?;
     let containers = Containers::of(context.surface, identity);
     let deferred = history.turn_container.clone().filter(|_| !history.deferred.is_empty());
@@ -119,8 +127,8 @@ fn command_timeout(app: &App, request: &MessagesRequest) -> Duration {
         Tool::Client(_) => None,
     });
     let usual = match code {
-        Some(CodeToolVersion::V1) => Duration::from_secs(60),
-        Some(CodeToolVersion::Dated20250825) | None => Duration::from_secs(300),
+        Some(CodeToolVersion::V1) => Duration::from_mins(1),
+        Some(CodeToolVersion::Dated20250825) | None => Duration::from_mins(5),
     };
     app.command_timeout.unwrap_or(usual)
 }
@@ -154,7 +162,9 @@ async fn events(mut running: Running, context: Context) -> Result<Response, Fail
     let Some(first) = running.events.recv().await else {
         return match ended(running.end).await? {
             TurnEnd::Failed { error, started: _ } => Err(error.into()),
-            TurnEnd::Finished | TurnEnd::Cancelled => Err(ApiError::new(ErrorType::Api, "Internal server error").into()),
+            TurnEnd::Finished | TurnEnd::Cancelled => {
+                Err(ApiError::new(ErrorType::Api, "Internal server error").into())
+            }
         };
     };
     let frames = stream::unfold((Some(first), running), move |(first, mut running)| {

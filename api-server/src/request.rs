@@ -7,12 +7,12 @@ use crate::{
     failure::Failure,
 };
 use axum::{
-    Extension, Json,
+    Json,
     extract::{FromRequestParts, MatchedPath, Request, State},
     middleware::Next,
     response::{IntoResponse, Response},
 };
-use http::{HeaderName, HeaderValue, request::Parts};
+use http::{HeaderName, HeaderValue, Method, request::Parts};
 use std::{sync::Arc, time::Instant};
 use tracing::Instrument;
 use wire::{ApiError, ApiVersion, ErrorType, IdSeed, Surface};
@@ -59,7 +59,14 @@ pub async fn outermost(mut request: Request, next: Next) -> Response {
         let duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         let key = response.extensions().get::<Identity>().map(|identity| identity.key_id.clone());
         let http = (method.as_str(), response.status().as_u16());
-        tracing::info!(http.method = http.0, http.route = route, http.status = http.1, key.id = key, duration_ms, "answered");
+        tracing::info!(
+            http.method = http.0,
+            http.route = route,
+            http.status = http.1,
+            key.id = key,
+            duration_ms,
+            "answered"
+        );
         response
     }
     .instrument(span)
@@ -121,8 +128,8 @@ pub async fn unknown_route(request: Request) -> Failure {
 }
 
 /// 405; the type follows the status's nearest kind.
-pub async fn wrong_method(Extension(context): Extension<Context>, request: Request, allowed: &'static str) -> Response {
-    let message = format!("{} is not possible here; use {allowed}.", request.method());
+pub fn wrong_method(context: &Context, method: &Method, allowed: &'static str) -> Response {
+    let message = format!("{method} is not possible here; use {allowed}.");
     let body = ApiError::invalid(message).body(context.surface, &context.id);
     (http::StatusCode::METHOD_NOT_ALLOWED, [(http::header::ALLOW, allowed)], Json(body)).into_response()
 }

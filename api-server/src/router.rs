@@ -8,10 +8,11 @@ use crate::{
 };
 use axum::{
     Extension, Router,
-    extract::{DefaultBodyLimit, Request},
+    extract::DefaultBodyLimit,
     middleware,
     routing::{MethodRouter, get, post},
 };
+use http::Method;
 use std::sync::Arc;
 
 /// The router of one server.
@@ -37,5 +38,7 @@ pub fn router(app: &Arc<App>) -> Router {
 
 /// A route whose other methods answer 405 in the surface's envelope.
 fn only(route: MethodRouter<Arc<App>>, allowed: &'static str) -> MethodRouter<Arc<App>> {
-    route.fallback(move |context: Extension<Context>, request: Request| request::wrong_method(context, request, allowed))
+    route.fallback(move |Extension(context): Extension<Context>, method: Method| async move {
+        request::wrong_method(&context, &method, allowed)
+    })
 }

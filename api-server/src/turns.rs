@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use wire::{ApiError, ErrorType, IdSeed, StreamEvent};
 
 /// How long a turn may take: SDKs give up after 600 s.
-const TURN_LIMIT: Duration = Duration::from_secs(540);
+const TURN_LIMIT: Duration = Duration::from_mins(9);
 /// Events that wait for a slow reader; then the turn waits.
 const EVENTS_AHEAD: usize = 32;
 /// Wait before a failed sampling is tried again.

@@ -68,7 +68,10 @@ async fn api(http: &reqwest::Client, args: &Args) -> anyhow::Result<Duration> {
     let status = response.status();
     let answer: Value = response.json().await.context("reading the answer")?;
     let took = started.elapsed();
-    ensure!(status.is_success() && answer["content"][1]["content"]["return_code"] == 0, "the server answered {status}: {answer}");
+    ensure!(
+        status.is_success() && answer["content"][1]["content"]["return_code"] == 0,
+        "the server answered {status}: {answer}"
+    );
     Ok(took)
 }
 
@@ -96,8 +99,14 @@ fn report(local: &mut [Duration], api: &mut [Duration], exec: &mut [Duration]) -
     let base = percentile(local, 50).context("no rounds")?;
     let through_api = percentile(api, 50).context("no rounds")?;
     let mut out = std::io::stdout();
-    writeln!(out, "{:<34} {:>5} {:>9} {:>9} {:>10} {:>10}", "a command that does nothing", "n", "p50 ms", "p95 ms", "x bash", "x API")?;
-    for (name, times) in [("bash -c true, by this program", local), ("through the API", api), ("kubectl exec into the same pod", exec)] {
+    writeln!(
+        out,
+        "{:<34} {:>5} {:>9} {:>9} {:>10} {:>10}",
+        "a command that does nothing", "n", "p50 ms", "p95 ms", "x bash", "x API"
+    )?;
+    for (name, times) in
+        [("bash -c true, by this program", local), ("through the API", api), ("kubectl exec into the same pod", exec)]
+    {
         let (Some(p50), Some(p95)) = (percentile(times, 50), percentile(times, 95)) else { continue };
         let ratio = |other: Duration| p50.as_secs_f64() / other.as_secs_f64();
         let millis = |time: Duration| time.as_secs_f64() * 1e3;

@@ -7,6 +7,7 @@ use crate::{
     main_half, names,
     process::{reaper, table::Shims, tree},
     runs::{
+        command,
         drive::{Runs, Settings},
         output::OutputParent,
     },
@@ -120,6 +121,7 @@ fn settings(options: &Serve, program: PathBuf) -> io::Result<Settings> {
         program: CString::new(program.into_os_string().into_vec())?,
         workspace: text(folder("workspace", layout::WORKSPACE)),
         input: text(folder("uploads", layout::UPLOADS)),
+        environment: command::inherited(std::env::vars_os()),
         output: OutputParent::new(folder("output", layout::OUTPUT)),
         abandoned_after: options.abandoned_after,
     })

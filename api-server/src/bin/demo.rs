@@ -42,13 +42,16 @@ async fn run() -> anyhow::Result<()> {
 }
 
 const NEXT_STEPS: &str = r#"
-To go on:
-  make run        leaves the server running and prints a curl line to paste into another terminal
-  and from Python (pip install anthropic):
-      import anthropic
-      client = anthropic.Anthropic(base_url="http://127.0.0.1:8080", api_key=open("target/run/api-key").read().strip())
-      tools = [{"type": "code_execution_20250825", "name": "code_execution"}]
-      print(client.messages.create(model="demo", max_tokens=1024, tools=tools, messages=[{"role": "user", "content": "```bash\nuname -a\n```"}]))"#;
+To go on, type `make run`: the server stays on 127.0.0.1:8080. Then, from another terminal in this folder, with curl:
+
+curl -sS http://127.0.0.1:8080/v1/messages -H "x-api-key: $(cat target/run/api-key)" -H 'anthropic-version: 2023-06-01' -H 'content-type: application/json' -d '{"model": "demo", "max_tokens": 1024, "messages": [{"role": "user", "content": "```bash\nuname -sr\n```"}], "tools": [{"type": "code_execution_20250825", "name": "code_execution"}]}'
+
+or with the Python SDK (pip install anthropic):
+
+import anthropic
+client = anthropic.Anthropic(base_url="http://127.0.0.1:8080", api_key=open("target/run/api-key").read().strip())
+tools = [{"type": "code_execution_20250825", "name": "code_execution"}]
+print(client.messages.create(model="demo", max_tokens=1024, tools=tools, messages=[{"role": "user", "content": "```bash\nuname -sr\n```"}]))"#;
 
 fn say(line: &str) -> anyhow::Result<()> {
     writeln!(std::io::stdout(), "{line}").context("writing to the terminal")
@@ -69,19 +72,25 @@ impl Client {
     async fn send(request: reqwest::RequestBuilder) -> anyhow::Result<reqwest::Response> {
         let response = request.send().await.context("calling the server")?;
         let status = response.status();
-        if status.is_success() { Ok(response) } else { bail!("the server answered {status}: {}", response.text().await?) }
+        if status.is_success() {
+            Ok(response)
+        } else {
+            bail!("the server answered {status}: {}", response.text().await?)
+        }
     }
 }
 
 async fn main_job(server: &Server, config: &Config) -> anyhow::Result<PathBuf> {
-    let key = server.own_key.clone().context("the demo makes its own key; unset CODEEXEC_KEYS_FILE and CODEEXEC_AUTH")?;
+    let key =
+        server.own_key.clone().context("the demo makes its own key; unset CODEEXEC_KEYS_FILE and CODEEXEC_AUTH")?;
     let client = Client { http: reqwest::Client::new(), base: format!("http://{}", server.address), key };
     say(&format!("the server listens on {}, commands run under bubblewrap on this machine", client.base))?;
 
     say("\n1. upload docs/examples/sales.csv:  POST /v1/files")?;
     let part = reqwest::multipart::Part::text(CSV).file_name("sales.csv").mime_str("text/csv")?;
     let form = reqwest::multipart::Form::new().part("file", part);
-    let file: Value = Client::send(client.request(reqwest::Method::POST, "/v1/files").multipart(form)).await?.json().await?;
+    let file: Value =
+        Client::send(client.request(reqwest::Method::POST, "/v1/files").multipart(form)).await?.json().await?;
     let file_id = file["id"].as_str().context("the upload has no id")?;
     say(&format!("   {file_id}, {} bytes", file["size_bytes"]))?;
 
@@ -97,7 +106,9 @@ async fn main_job(server: &Server, config: &Config) -> anyhow::Result<PathBuf> {
 
 /// Sends the message, shows its events, and returns the id of the one file that the code left.
 async fn stream_message(client: &Client, file_id: &str) -> anyhow::Result<String> {
-    let prompt = format!("What is the revenue by region?\n````bash\n{COMMAND}\n````\n```text\nThat is the revenue by region, largest first.\n```");
+    let prompt = format!(
+        "What is the revenue by region?\n````bash\n{COMMAND}\n````\n```text\nThat is the revenue by region, largest first.\n```"
+    );
     let body = json!({
         "model": "demo",
         "max_tokens": 4096,
@@ -114,7 +125,8 @@ async fn stream_message(client: &Client, file_id: &str) -> anyhow::Result<String
         text.extend_from_slice(&piece.context("reading the events")?);
         while let Some(end) = text.windows(2).position(|two| two == b"\n\n") {
             let event: Vec<u8> = text.drain(..end + 2).collect();
-            let data = String::from_utf8_lossy(&event).lines().find_map(|line| line.strip_prefix("data: ").map(str::to_owned));
+            let data =
+                String::from_utf8_lossy(&event).lines().find_map(|line| line.strip_prefix("data: ").map(str::to_owned));
             let event: Value = serde_json::from_str(&data.context("an event without data")?)?;
             show(&event)?;
             let block = &event["content_block"]["content"];
@@ -136,7 +148,9 @@ fn show(event: &Value) -> anyhow::Result<()> {
             None => text(&block["type"]),
         },
         "content_block_delta" => format!("{}{}", text(&delta["partial_json"]), text(&delta["text"])),
-        "message_delta" => format!("stop_reason {}, container {}", text(&delta["stop_reason"]), text(&delta["container"]["id"])),
+        "message_delta" => {
+            format!("stop_reason {}, container {}", text(&delta["stop_reason"]), text(&delta["container"]["id"]))
+        }
         "error" => event["error"].to_string(),
         _ => String::new(),
     };

@@ -9,7 +9,7 @@ pub struct RunRequest {
     /// What to run.
     #[serde(flatten)]
     pub run: RunKind,
-    /// Variables set for this run, beside the fixed ones of [`crate::layout::environment`]. Nothing else is inherited.
+    /// Variables set for this run, beside the container's own and the fixed ones of [`crate::layout::environment`].
     #[serde(default)]
     pub env: BTreeMap<String, String>,
     /// Bounds of the run.

@@ -2,7 +2,10 @@
 
 use crate::{process::shim, runs::table::refusal};
 use sandboxd_protocol::{ErrorBody, ErrorCode, layout};
-use std::{collections::BTreeMap, ffi::CString};
+use std::{
+    collections::BTreeMap,
+    ffi::{CString, OsString},
+};
 
 /// Longest command that goes into an argument; the kernel's limit for one is 128 KiB.
 const LONGEST_ARGUMENT: usize = 96 * 1024;
@@ -61,13 +64,27 @@ pub(crate) fn handover(shell: Shell, directory: &str, command: &str) -> Result<H
     Ok(Handover { args, script })
 }
 
-/// The whole environment: the fixed variables, then the request's, then those that tell the run's folders.
+/// The container's own variables: what its image and its template set, without what Kubernetes says of the cluster.
+pub(crate) fn inherited(vars: impl IntoIterator<Item = (OsString, OsString)>) -> BTreeMap<String, String> {
+    let utf8 = |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value.into_string().ok()?));
+    let kept = |(name, _): &(String, String)| !name.starts_with("KUBERNETES_") && !name.is_empty();
+    vars.into_iter().filter_map(utf8).filter(kept).collect()
+}
+
+/// The whole environment: the container's own variables, the fixed ones, then the request's, then those that tell the run's
+/// folders. An image's programs are found where it says, after those that the user installed.
 pub(crate) fn environment(
+    own: &BTreeMap<String, String>,
     requested: &BTreeMap<String, String>,
     input: &str,
     output: &str,
 ) -> Result<Vec<CString>, ErrorBody> {
-    let mut all: BTreeMap<&str, &str> = layout::environment().into_iter().collect();
+    let mut all: BTreeMap<&str, &str> = own.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let path = own.get("PATH").map(|path| format!("{}/.local/bin:{path}", layout::HOME));
+    let lang = own.get("LANG");
+    all.extend(layout::environment());
+    all.extend(path.as_deref().map(|path| ("PATH", path)));
+    all.extend(lang.map(|lang| ("LANG", lang.as_str())));
     for (name, value) in requested {
         if name.is_empty() || name.contains('=') {
             return Err(refusal(ErrorCode::BadRequest, "a variable's name is empty or holds an equals sign"));
@@ -109,11 +126,27 @@ mod tests {
     #[test]
     fn a_request_adds_variables_and_cannot_move_the_output_folder() {
         let requested = BTreeMap::from([("A".into(), "1".into()), ("OUTPUT_DIR".into(), "/etc".into())]);
-        let env = environment(&requested, "/in", "/out").unwrap();
+        let env = environment(&BTreeMap::new(), &requested, "/in", "/out").unwrap();
         let env: Vec<_> = env.iter().map(|v| v.to_str().unwrap()).collect();
         assert!(env.contains(&"A=1") && env.contains(&"OUTPUT_DIR=/out") && env.contains(&"HOME=/home/agent"));
         for bad in ["", "A=B"] {
-            assert!(environment(&BTreeMap::from([(bad.into(), String::new())]), "/", "/").is_err(), "{bad:?}");
+            assert!(
+                environment(&BTreeMap::new(), &BTreeMap::from([(bad.into(), String::new())]), "/", "/").is_err(),
+                "{bad:?}"
+            );
         }
+    }
+
+    #[test]
+    fn the_images_variables_are_kept_and_the_clusters_are_not() {
+        let vars =
+            [("PATH", "/opt/bin"), ("HOME", "/root"), ("MPLBACKEND", "Agg"), ("KUBERNETES_SERVICE_HOST", "10.0.0.1")];
+        let own = inherited(vars.map(|(name, value)| (name.into(), value.into())));
+        let env = environment(&own, &BTreeMap::new(), "/in", "/out").unwrap();
+        let env: Vec<_> = env.iter().map(|v| v.to_str().unwrap()).collect();
+        for kept in ["PATH=/home/agent/.local/bin:/opt/bin", "HOME=/home/agent", "MPLBACKEND=Agg"] {
+            assert!(env.contains(&kept), "{kept}: {env:?}");
+        }
+        assert!(!env.iter().any(|variable| variable.starts_with("KUBERNETES_")), "{env:?}");
     }
 }

@@ -22,6 +22,7 @@ use rustix::{
 };
 use sandboxd_protocol::{ErrorBody, ErrorCode, Exit, RUNNING_RUNS, RunKind, RunRequest, State};
 use std::{
+    collections::BTreeMap,
     collections::HashMap,
     convert::Infallible,
     ffi::CString,
@@ -61,6 +62,8 @@ pub(crate) struct Settings {
     pub(crate) workspace: String,
     /// `$INPUT_DIR`.
     pub(crate) input: String,
+    /// The container's own variables.
+    pub(crate) environment: BTreeMap<String, String>,
     /// Parent of the `$OUTPUT_DIR` folders.
     pub(crate) output: OutputParent,
     /// A run that nobody follows for this long is killed.
@@ -120,7 +123,8 @@ impl Runs {
         let RunRequest { run: RunKind::Bash { command }, env, limits } = request;
         let handover = command::handover(shell, &self.settings.workspace, &command)?;
         let output = self.settings.output.folder(&id);
-        let env = command::environment(&env, &self.settings.input, &output.to_string_lossy())?;
+        let env =
+            command::environment(&self.settings.environment, &env, &self.settings.input, &output.to_string_lossy())?;
         let kept = usize::try_from(limits.output_bytes.min(MAX_OUTPUT)).unwrap_or(0);
         let run = Arc::new(Run::new(id, body, kept, Instant::now()));
         let follower = run.follow(0, 0);

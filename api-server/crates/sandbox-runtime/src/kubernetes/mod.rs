@@ -236,12 +236,9 @@ impl Runtime for KubernetesRuntime {
             Err(error) => problems.push(format!("the Kubernetes API cannot be used: {error:?}")),
         }
         match found {
-            // Unreachable is said once.
-            Ok(_) | Err(CallError::Transient(_)) => {}
+            // Unreachable is said once. A template may come after the server, and requests name it when it is missing.
+            Ok(_) | Err(CallError::Transient(_) | CallError::NotFound(_)) => {}
             Err(CallError::Denied(message)) => problems.push(self.denied("get", "sandboxtemplates", &message)),
-            Err(CallError::NotFound(_)) => {
-                problems.push(format!("there is no SandboxTemplate {template} in namespace {namespace}"));
-            }
             Err(error) => problems.push(format!("cannot read SandboxTemplate {template}: {error:?}")),
         }
         problems
