@@ -3,7 +3,7 @@
 use crate::{
     App,
     auth::Identity,
-    entropy,
+    body, entropy,
     failure::{Failure, too_large},
     request::Version,
 };
@@ -42,11 +42,7 @@ pub async fn upload(
     Version(_): Version,
     request: Request,
 ) -> Result<Json<FileMetadata>, Failure> {
-    let length =
-        request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    if length.is_some_and(|length| length > MAX_FILE + UPLOAD_OVERHEAD) {
-        return Err(too_large(MAX_FILE).into());
-    }
+    let request = body::check_length(request, MAX_FILE + UPLOAD_OVERHEAD)?;
     let mut parts = Multipart::from_request(request, &())
         .await
         .map_err(|_| ApiError::invalid("The body must be multipart/form-data with a part named `file`."))?;

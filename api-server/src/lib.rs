@@ -1,6 +1,7 @@
 //! The Messages and Files HTTP server: thin routes over the turn machine, the sandboxes and the file store.
 
 mod auth;
+mod body;
 mod commands;
 pub mod config;
 mod containers;

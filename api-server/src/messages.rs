@@ -3,10 +3,11 @@
 use crate::{
     App,
     auth::Identity,
+    body,
     commands::{Commands, MAX_COMMAND, OUTPUT_LIMIT, upload_path},
     containers::Containers,
     entropy,
-    failure::{Failure, too_large},
+    failure::Failure,
     files,
     request::{Context, Version, new_seed},
     turns::{self, Running},
@@ -46,7 +47,7 @@ pub async fn create(
     Version(version): Version,
     request: Request,
 ) -> Result<Response, Failure> {
-    let body = read_body(request).await?;
+    let body = body::read(request, MAX_BODY).await?;
     let default_max_tokens = (context.surface == Surface::Zylon).then_some(ZYLON_MAX_TOKENS);
     let rules = Rules { surface: context.surface, version, default_max_tokens };
     let request = MessagesRequest::parse(&body, &rules)?;
@@ -58,20 +59,6 @@ pub async fn create(
     let stream = request.stream;
     let running = start(&app, &context, &identity, &request).await?;
     if stream { events(running, context).await } else { message(running, context.surface).await }
-}
-
-async fn read_body(request: Request) -> Result<bytes::Bytes, Failure> {
-    let length =
-        request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    if length.is_some_and(|length| length > MAX_BODY) {
-        return Err(too_large(MAX_BODY).into());
-    }
-    let limit = usize::try_from(MAX_BODY).unwrap_or(usize::MAX);
-    axum::body::to_bytes(request.into_body(), limit).await.map_err(|error| {
-        let over = std::error::Error::source(&error)
-            .is_some_and(<dyn std::error::Error>::is::<http_body_util::LengthLimitError>);
-        if over { too_large(MAX_BODY).into() } else { ApiError::invalid("The request body ended early.").into() }
-    })
 }
 
 /// Everything that can be refused is refused here, before anything runs.

@@ -148,12 +148,3 @@ def server(request, tmp_path_factory):
     started = start_server(tmp_path_factory.mktemp("server"))
     yield started
     stop_server(started)
-
-
-@pytest.fixture(autouse=True)
-def few_sandboxes(request):
-    """Deployed sandboxes live on between requests; those of a test end with it."""
-    yield
-    if request.config.getoption("--runtime") == "cluster":
-        namespace = os.environ["CODEEXEC_TEST_SANDBOXES"]
-        subprocess.run(["kubectl", "-n", namespace, "delete", "sandboxes", "--all", "--wait=false"], check=True, capture_output=True)

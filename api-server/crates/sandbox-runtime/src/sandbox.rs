@@ -127,20 +127,33 @@ impl Sandbox {
 
     /// Reads a file; `path` as code in the sandbox sees it, or that of an [`OutputFile`].
     pub async fn read_file(&self, path: &str) -> Result<FileBody, FileError> {
-        let awake = self.awake();
-        files::read(&self.files().await?, path, awake).await
+        self.repeatable(|connection| async move { files::read(&connection, path, self.awake()).await }).await
     }
 
     /// Moves the run's output folder out of reach of the sandbox and lists its regular files. Repeat-safe.
     pub async fn seal(&self, run: &str) -> Result<Vec<OutputFile>, FileError> {
         let _awake = self.awake();
-        files::seal(&self.files().await?, run).await
+        self.repeatable(|connection| async move { files::seal(&connection, run).await }).await
     }
 
     /// Forgets a sealed output folder.
     pub async fn discard_sealed(&self, run: &str) -> Result<(), FileError> {
         let _awake = self.awake();
-        files::discard(&self.files().await?, run).await
+        self.repeatable(|connection| async move { files::discard(&connection, run).await }).await
+    }
+
+    /// A call that changes nothing when it is sent again: sent once more when its connection was lost under it.
+    async fn repeatable<T, F>(&self, call: impl Fn(Arc<Connection>) -> F) -> Result<T, FileError>
+    where
+        F: Future<Output = Result<T, FileError>>,
+    {
+        match call(self.files().await?).await {
+            Err(FileError::Unavailable(_)) => {
+                pause_before(1).await;
+                call(self.files().await?).await
+            }
+            done => done,
+        }
     }
 
     /// The start that is ready now. Costs nothing while it was used a moment ago.

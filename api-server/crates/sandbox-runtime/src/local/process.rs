@@ -7,6 +7,7 @@ use super::seccomp;
 use std::{
     ffi::OsString,
     io,
+    net::Shutdown,
     os::{
         fd::{AsRawFd, OwnedFd},
         unix::net::UnixStream as StdUnixStream,
@@ -27,6 +28,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Most that is kept of what a process says on stderr, in bytes.
 const SAID: usize = 4096;
+/// Time in which a process without its connection ends.
+const ENDS_BY_ITSELF: Duration = Duration::from_secs(2);
 /// Time for the end of a killed process.
 const END: Duration = Duration::from_secs(5);
 
@@ -96,10 +99,11 @@ impl Process {
     pub(super) async fn start(spawner: &Spawner, label: String, arguments: Arguments) -> io::Result<Self> {
         let (ours, theirs) = StdUnixStream::pair()?;
         ours.set_nonblocking(true)?;
+        let line = ours.try_clone()?;
         let child = spawner.spawn(arguments, Stdio::from(OwnedFd::from(theirs))).await?;
         let stop = CancellationToken::new();
         let (end, ended) = watch::channel(false);
-        tokio::spawn(follow(child, label, stop.clone(), end));
+        tokio::spawn(follow(child, line, label, stop.clone(), end));
         Ok(Self { connection: Mutex::new(Some(ours)), stop, ended })
     }
 
@@ -130,16 +134,29 @@ impl Drop for Process {
     }
 }
 
-/// Waits for the end of a process, and kills it when told. Killing `bwrap` kills what it runs, and with it the namespace.
-async fn follow(mut child: Child, label: String, stop: CancellationToken, end: watch::Sender<bool>) {
+/// Waits for the end of a process, and ends it when told: `sandboxd` goes with its connection, and the namespace with
+/// `sandboxd`. Only then is `bwrap` killed: before it has set up its child, the child would outlive it.
+async fn follow(
+    mut child: Child,
+    connection: StdUnixStream,
+    label: String,
+    stop: CancellationToken,
+    end: watch::Sender<bool>,
+) {
     let said = Arc::new(Mutex::new(Vec::new()));
     let reader = child.stderr.take().map(|stderr| tokio::spawn(listen(stderr, said.clone())));
     let status = tokio::select! {
         status = child.wait() => status,
         () = stop.cancelled() => {
-            // Fails only when it has ended by itself.
-            let _ = child.start_kill();
-            child.wait().await
+            // Both fail only when it has ended by itself.
+            let _ = connection.shutdown(Shutdown::Both);
+            match timeout(ENDS_BY_ITSELF, child.wait()).await {
+                Ok(status) => status,
+                Err(_) => {
+                    let _ = child.start_kill();
+                    child.wait().await
+                }
+            }
         }
     };
     if let Some(mut reader) = reader

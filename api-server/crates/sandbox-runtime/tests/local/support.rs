@@ -73,7 +73,9 @@ impl Host {
 
     pub async fn stop(self) {
         self.sandboxes.shut_down().await;
-        assert!(self.processes().is_empty(), "processes were left behind");
+        let left = self.processes();
+        let lines = left.iter().map(|process| fs::read_to_string(format!("/proc/{}/stat", process.pid)));
+        assert!(left.is_empty(), "processes were left behind: {:?}", lines.collect::<Vec<_>>());
     }
 }
 
