@@ -12,7 +12,7 @@ help:
 
 build:
 	@e2e/require rust cc disk
-	@cargo build --quiet --profile $(PROFILE) -p api-server
+	@cargo build --profile $(PROFILE) -p api-server
 	@sandboxd/build >/dev/null
 
 demo: ## run code on a file, once, from start to end

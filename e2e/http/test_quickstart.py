@@ -3,6 +3,10 @@
 import json
 import subprocess
 
+import pytest
+
+from conftest import BIN, SANDBOXD
+
 SCRIPT = "Use the code execution tool to calculate the mean and standard deviation of [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]\\n```bash\\nseq 10 | awk '{s+=$1; q+=$1*$1} END {m=s/NR; print m, sqrt(q/NR-m*m)}'\\n```"
 
 
@@ -30,7 +34,7 @@ def test_the_anthropic_page(server):
       "max_tokens": 4096,
       "messages": [{"role": "user", "content": "%s"}],
       "tools": [{"type": "code_execution_20250825", "name": "code_execution"}]
-    }""" % SCRIPT.replace("'", "'")
+    }""" % SCRIPT
     check(curl(f"{server.url}/v1/messages", "-H", f"x-api-key: {server.keys[0]}", "-H", "anthropic-version: 2023-06-01", "-H", "content-type: application/json", "-d", body))
 
 
@@ -54,3 +58,18 @@ def test_the_container_of_the_first_request_is_used_again(server):
     number = int(first["content"][1]["content"]["stdout"])
     second = ask("n=$(cat /tmp/number.txt); echo $((n * n))", container=first["container"]["id"])
     assert int(second["content"][1]["content"]["stdout"]) == number**2
+
+
+@pytest.mark.local
+def test_the_line_that_a_new_server_prints_can_be_pasted(tmp_path):
+    command = [BIN / "api-server", "--listen", "127.0.0.1:0", "--data-dir", tmp_path, "--sandboxd", SANDBOXD]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        line = next(line for line in server.stdout if line.startswith("curl "))
+        pasted = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60)
+        result = json.loads(pasted.stdout)["content"][1]["content"]
+        assert result["stdout"].endswith("\n42\n") and result["return_code"] == 0
+        assert (tmp_path / "api-key").stat().st_mode & 0o777 == 0o600
+    finally:
+        server.terminate()
+        assert server.wait(timeout=20) == 0

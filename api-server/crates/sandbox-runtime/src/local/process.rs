@@ -150,12 +150,11 @@ async fn follow(
         () = stop.cancelled() => {
             // Both fail only when it has ended by itself.
             let _ = connection.shutdown(Shutdown::Both);
-            match timeout(ENDS_BY_ITSELF, child.wait()).await {
-                Ok(status) => status,
-                Err(_) => {
-                    let _ = child.start_kill();
-                    child.wait().await
-                }
+            if let Ok(status) = timeout(ENDS_BY_ITSELF, child.wait()).await {
+                status
+            } else {
+                let _ = child.start_kill();
+                child.wait().await
             }
         }
     };

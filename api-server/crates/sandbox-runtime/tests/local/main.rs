@@ -129,25 +129,3 @@ async fn a_killed_sandbox_means_unknown_for_what_ran_and_a_new_start_for_the_nex
     assert_eq!(still.exit.code, 0);
     host.stop().await;
 }
-
-/// Not a check but a measurement: `cargo test --test local latency -- --ignored --nocapture`.
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "prints times and checks nothing"]
-async fn latency_of_true() {
-    let host = Host::start().await;
-    let sandbox = host.sandbox("box").await;
-    let (mut ours, mut bare) = (Vec::new(), Vec::new());
-    for n in 0..200 {
-        let start = std::time::Instant::now();
-        sandbox.run(&format!("r{n}"), &bash("true")).await.unwrap();
-        ours.push(start.elapsed());
-        let start = std::time::Instant::now();
-        std::process::Command::new("bash").args(["-c", "true"]).status().unwrap();
-        bare.push(start.elapsed());
-    }
-    for (what, mut times) in [("run", ours), ("bash -c true", bare)] {
-        times.sort();
-        println!("{what}: p50 {:?}, p95 {:?}", times[100], times[190]);
-    }
-    host.stop().await;
-}
