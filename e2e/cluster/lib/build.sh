@@ -118,9 +118,10 @@ build_helm() {
   link_program helm helm
 }
 
+# A kubectl that is there already does: without one it is built, and Kubernetes with it.
 build_tools() {
   mkdir -p "$BIN"
-  build_kubernetes
+  [[ -e $BIN/kubectl ]] || ln -sfn "$(command -v kubectl)" "$BIN/kubectl" 2>/dev/null || build_kubernetes
   build_helm
 }
 
