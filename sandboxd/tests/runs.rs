@@ -115,15 +115,16 @@ async fn a_signal_ends_a_command_as_in_a_shell() {
 }
 
 #[tokio::test]
-async fn the_environment_is_the_fixed_one_and_the_requests() {
+async fn the_environment_is_the_containers_the_fixed_one_and_the_requests() {
     let sandbox = Sandbox::main().await;
     let mut request = bash("env | sort; ulimit -c; cat /proc/self/oom_score_adj; pwd");
     request.env.insert("TOKEN".into(), "t 1".into());
     let text = sandbox.client.run("r1", &request).await.text();
-    for line in ["HOME=/home/agent", "LANG=C.UTF-8", "TOKEN=t 1", "1000"] {
+    let path = "PATH=/home/agent/.local/bin:/usr/bin:/bin";
+    for line in ["HOME=/home/agent", "LANG=C.UTF-8", path, "OF_THE_IMAGE=i", "TOKEN=t 1", "1000"] {
         assert!(text.lines().any(|l| l == line), "{line} is missing in {text}");
     }
-    assert!(!text.contains("LEAKED"), "{text}");
+    assert!(!text.contains("KUBERNETES"), "{text}");
     assert!(text.contains(&format!("OUTPUT_DIR={}", sandbox.path("output/r1").display())));
     assert!(text.ends_with(&format!("{}\n", sandbox.path("workspace").display())));
 }

@@ -98,7 +98,8 @@ impl Sandbox {
             .args(["serve", "--half", half, "--connection-fd", "0", "--claim"])
             .arg(claim.path())
             .args(more)
-            .env("LEAKED", "must not reach commands")
+            .env_clear()
+            .envs([("PATH", "/usr/bin:/bin"), ("OF_THE_IMAGE", "i"), ("KUBERNETES_PORT", "must not reach commands")])
             .stdin(OwnedFd::from(theirs))
             .spawn()
             .unwrap();
@@ -118,6 +119,7 @@ impl Sandbox {
             .arg("--claim")
             .arg(claim.path())
             .args(more)
+            .env_clear()
             .spawn()
             .unwrap();
         let process = Ended(child);
