@@ -121,7 +121,7 @@ build_helm() {
 # A kubectl that is there already does: without one it is built, and Kubernetes with it.
 build_tools() {
   mkdir -p "$BIN"
-  [[ -e $BIN/kubectl ]] || ln -sfn "$(command -v kubectl)" "$BIN/kubectl" 2>/dev/null || build_kubernetes
+  [[ -e $BIN/kubectl ]] || ln -sfn "$(type -P kubectl)" "$BIN/kubectl" 2>/dev/null || build_kubernetes
   build_helm
 }
 
