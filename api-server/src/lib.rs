@@ -176,12 +176,18 @@ fn own_key(data_dir: &Path) -> anyhow::Result<(PathBuf, String)> {
     Ok((keys_path, key))
 }
 
+/// Whole or not at all: half a key would lock everybody out.
 fn write_private(path: &Path, text: &str) -> anyhow::Result<()> {
+    let part = path.with_extension("part");
     let write = || {
-        let mut file = std::fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(path)?;
-        writeln!(file, "{text}")
+        let mut file = std::fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
+        writeln!(file, "{text}")?;
+        file.sync_all()?;
+        std::fs::rename(&part, path)
     };
-    write().with_context(|| format!("cannot write {}", path.display()))
+    write().inspect_err(|_| drop(std::fs::remove_file(&part))).with_context(|| {
+        format!("cannot write {}; free some space, or choose another folder with --data-dir", path.display())
+    })
 }
 
 async fn runtime(config: &Config) -> anyhow::Result<Arc<dyn Runtime>> {
