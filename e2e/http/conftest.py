@@ -80,6 +80,13 @@ def request(*parts, tools=(CE25,), **fields):
     } | fields
 
 
+def kubectl(*arguments, namespace=os.environ.get("CODEEXEC_TEST_SANDBOXES", ""), ok=True, stdin=None):
+    """What kubectl says, by default of the sandboxes' namespace; `ok=False` accepts a failure and its words."""
+    ended = subprocess.run(["kubectl", "-n", namespace, *arguments], capture_output=True, text=True, input=stdin, timeout=180)
+    assert not ok or ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout if ok else ended.stdout + ended.stderr
+
+
 def fresh_id():
     return f"test-{uuid.uuid4().hex[:12]}"
 

@@ -4,22 +4,15 @@ import concurrent.futures
 import json
 import os
 import pathlib
-import subprocess
 import time
 
 import pytest
 
-from conftest import ROOT, bash, fresh_id, request, start_server
+from conftest import ROOT, bash, fresh_id, kubectl, request, start_server
 
 pytestmark = pytest.mark.cluster
 SANDBOXES = os.environ.get("CODEEXEC_TEST_SANDBOXES", "")
 SYSTEM = os.environ.get("CODEEXEC_TEST_SYSTEM", "")
-
-
-def kubectl(*arguments, namespace=SANDBOXES, ok=True, stdin=None):
-    ended = subprocess.run(["kubectl", "-n", namespace, *arguments], capture_output=True, text=True, input=stdin, timeout=180)
-    assert not ok or ended.returncode == 0, ended.stdout + ended.stderr
-    return ended.stdout if ok else ended.stdout + ended.stderr
 
 
 def items(kinds, namespace=SANDBOXES):

@@ -3,12 +3,10 @@
 import concurrent.futures
 import datetime
 import json
-import os
-import subprocess
 
 import pytest
 
-from conftest import CE25, CE_V1, bash, fresh_id, request
+from conftest import CE25, CE_V1, bash, fresh_id, kubectl, request
 
 
 def test_a_container_keeps_its_files_across_requests_tmp_included(server):
@@ -125,8 +123,3 @@ def test_twenty_first_uses_at_once_make_one_sandbox(server):
         found = json.loads(kubectl("get", "sandboxes,pods,pvc", "-o", "json"))["items"]
         kinds = sorted(item["kind"] for item in found if name in item["metadata"]["name"])
         assert kinds == ["PersistentVolumeClaim", "Pod", "Sandbox"], [item["metadata"]["name"] for item in found]
-
-
-def kubectl(*arguments):
-    command = ["kubectl", "-n", os.environ["CODEEXEC_TEST_SANDBOXES"], *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout

@@ -92,10 +92,7 @@ async fn a_dropped_run_is_killed_and_the_sandbox_goes_on() {
     let sandbox = host.sandbox("box").await;
     let slow = bash("touch started; sleep 1000");
     let mut running = Box::pin(sandbox.run("slow", &slow));
-    tokio::select! {
-        outcome = &mut running => panic!("{outcome:?}"),
-        () = support::until(|| host.claim("box").join("workspace/started").exists()) => {}
-    }
+    host.wait_until_started(&mut running).await;
     drop(running);
     let gone =
         bash("for i in $(seq 200); do pgrep -x sleep >/dev/null || { echo gone; exit; }; read -t 0.05 <> <(:); done");
@@ -110,10 +107,7 @@ async fn a_killed_sandbox_means_unknown_for_what_ran_and_a_new_start_for_the_nex
     let sandbox = host.sandbox("box").await;
     let slow = bash("touch started; sleep 1000");
     let mut running = Box::pin(sandbox.run("slow", &slow));
-    tokio::select! {
-        outcome = &mut running => panic!("{outcome:?}"),
-        () = support::until(|| host.claim("box").join("workspace/started").exists()) => {}
-    }
+    host.wait_until_started(&mut running).await;
     host.kill("main");
     assert!(matches!(running.await, Err(RunError::Unknown(_))));
     let outcome = sandbox.run("next", &bash("ls")).await.unwrap();

@@ -59,6 +59,14 @@ impl Host {
         self.data.path().join("sandboxes").join(spec(id, None).name.as_str()).join("claim")
     }
 
+    /// Goes on with a run in `box` until its command has made the file `started`; the run must not end before.
+    pub async fn wait_until_started(&self, running: impl Future<Output: std::fmt::Debug>) {
+        tokio::select! {
+            outcome = running => panic!("{outcome:?}"),
+            () = until(|| self.claim("box").join("workspace/started").exists()) => {}
+        }
+    }
+
     /// The outermost processes of all sandboxes: those whose command line names our folder.
     pub fn processes(&self) -> Vec<Process> {
         processes(self.data.path())
