@@ -5,7 +5,7 @@ BIN := target/$(PROFILE)
 export CODEEXEC_DATA_DIR ?= $(CURDIR)/target/run
 export CODEEXEC_SANDBOXD ?= $(CURDIR)/target/sandboxd/x86_64-unknown-linux-gnu/sandboxd/sandboxd
 
-.PHONY: help demo run build cluster cluster-stop deploy undeploy crds lint test bench
+.PHONY: help demo run build cluster cluster-stop deploy undeploy crds lint test test-long bench bench-scale
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile
@@ -47,5 +47,11 @@ lint: ## formatting, lints, dependency rules, scripts, chart
 test: ## everything, real cluster included
 	@e2e/test
 
+test-long: ## the tests on a cluster, with those that take minutes
+	@LONG=1 e2e/test cluster
+
 bench: ## the benchmarks, as a table of ratios
 	@e2e/bench
+
+bench-scale: ## thousands of sandboxes with a simulated kubelet; takes long
+	@e2e/bench-scale

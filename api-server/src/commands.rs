@@ -2,14 +2,15 @@
 
 use crate::{
     App,
-    containers::{Containers, explain},
+    containers::Containers,
     entropy,
     files::MAX_FILE,
+    trouble::{explain, run_failure},
 };
-use engine::{BashInput, Captured, Exit, FailureKind, ServerCall, ToolFailure, ToolOutcome};
+use engine::{BashInput, CallInput, Captured, Exit, FailureKind, ServerCall, ToolFailure, ToolOutcome};
 use file_store::{FileId, FileMeta, FileName, NewFile, Origin, StoreError, Workspace};
 use futures_util::StreamExt;
-use sandbox_runtime::{FileError, Limits, OutputFile, RunError, RunKind, RunOutcome, RunRequest, Sandbox};
+use sandbox_runtime::{Edit, FileError, Limits, OutputFile, RunError, RunKind, RunOutcome, RunRequest, Sandbox};
 use sandboxd_protocol::layout::UPLOADS;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::sync::OnceCell;
@@ -20,6 +21,8 @@ const ACQUIRE_DEADLINE: Duration = Duration::from_mins(2);
 pub const OUTPUT_LIMIT: usize = 1024 * 1024;
 /// Longest run of a command, whatever is asked for.
 pub const MAX_COMMAND: Duration = Duration::from_mins(8);
+/// Longest time of an edit. One takes milliseconds; a slow disk may take long to have it for sure.
+const EDIT_LIMIT: Duration = Duration::from_mins(1);
 
 /// What the calls of one turn share.
 pub struct Commands {
@@ -34,6 +37,19 @@ pub struct Commands {
     pub sandbox: OnceCell<Sandbox>,
 }
 
+/// Edits a file; `left` is what remains of the turn's time.
+async fn edited(sandbox: &Sandbox, id: &str, edit: Edit, left: Duration) -> ToolOutcome {
+    match sandbox.edit(id, edit, EDIT_LIMIT.min(left)).await {
+        Ok(outcome) => ToolOutcome::Edited(outcome),
+        Err(error) => failed(&error),
+    }
+}
+
+fn failed(error: &RunError) -> ToolOutcome {
+    tracing::warn!(%error, "a call has no result");
+    ToolOutcome::Failed(run_failure(error))
+}
+
 /// Where a client's file lies in the sandbox.
 pub fn upload_path(name: &FileName) -> String {
     format!("{UPLOADS}/{}", name.as_str())
@@ -42,24 +58,38 @@ pub fn upload_path(name: &FileName) -> String {
 impl Commands {
     /// Runs a call to its end; `left` is what remains of the turn's time.
     pub async fn run(&self, call: ServerCall, left: Duration) -> ToolOutcome {
-        let ServerCall { id, input: BashInput { command, timeout }, container } = call;
+        let ServerCall { id, input, container } = call;
         let sandbox = match self.sandbox.get_or_try_init(|| self.prepare(&container)).await {
             Ok(sandbox) => sandbox,
             Err(failure) => return ToolOutcome::Failed(failure),
         };
+        match input {
+            CallInput::Bash(input) => self.command(sandbox, &id, &container, input, left).await,
+            CallInput::Edit(edit) => edited(sandbox, &id, edit, left).await,
+        }
+    }
+
+    async fn command(
+        &self,
+        sandbox: &Sandbox,
+        id: &str,
+        container: &str,
+        BashInput { command, timeout, restart }: BashInput,
+        left: Duration,
+    ) -> ToolOutcome {
         let asked = timeout.map_or(self.default_timeout, Duration::from_secs);
         let limit = asked.min(MAX_COMMAND).min(left);
         let request = RunRequest {
-            run: RunKind::Bash { command },
+            run: RunKind::Bash { command, restart },
             env: BTreeMap::new(),
             limits: Limits {
                 timeout_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
                 output_bytes: OUTPUT_LIMIT as u64,
             },
         };
-        match sandbox.run(&id, &request).await {
-            Ok(outcome) => self.finished(sandbox, &id, &container, limit, outcome).await,
-            Err(error) => ToolOutcome::Failed(run_failure(&error)),
+        match sandbox.run(id, &request).await {
+            Ok(outcome) => self.finished(sandbox, id, container, limit, outcome).await,
+            Err(error) => failed(&error),
         }
     }
 
@@ -67,7 +97,7 @@ impl Commands {
         let spec = self.containers.spec(container);
         let sandbox = self.app.sandboxes.acquire(&spec, ACQUIRE_DEADLINE).await.map_err(|error| {
             tracing::warn!(%error, sandbox.name = spec.name.as_str(), "no sandbox");
-            ToolFailure { kind: FailureKind::Unavailable, explanation: explain(&error).to_owned() }
+            ToolFailure { kind: FailureKind::Unavailable, explanation: explain(&error).into_owned() }
         })?;
         for file in &self.uploads {
             self.put_in(&sandbox, file).await?;
@@ -84,11 +114,13 @@ impl Commands {
         let opened = self.app.files.open(&self.workspace, file.id, entropy::now()).await;
         let opened = opened.map_err(|error| failed("An uploaded file cannot be read any more.", &error))?;
         let written = sandbox.write_file(&upload_path(&file.filename), opened.body).await;
-        written.map(drop).map_err(|error| match error {
+        written.map(drop).map_err(|error| match &error {
             FileError::NoSpace => failed("The sandbox's disk is full: an uploaded file does not fit.", &error),
+            FileError::NoSandbox(cause) => failed(&explain(cause), &error),
             FileError::NotFound
             | FileError::Forbidden(_)
             | FileError::TooLarge
+            | FileError::Changed
             | FileError::Unavailable(_)
             | FileError::Source(_) => failed("An uploaded file could not be put into the sandbox; try again.", &error),
         })
@@ -177,19 +209,4 @@ impl Commands {
             }
         })
     }
-}
-
-fn run_failure(error: &RunError) -> ToolFailure {
-    tracing::warn!(%error, "a command has no result");
-    let (kind, explanation) = match error {
-        RunError::Unknown(_) => (
-            FailureKind::Unavailable,
-            "The sandbox was lost while the command ran: it may have run in part. It is not run again by itself.",
-        ),
-        RunError::TooManyRequests => {
-            (FailureKind::TooManyRequests, "Too many commands run in this container at the same time.")
-        }
-        RunError::Unavailable(_) => (FailureKind::Unavailable, "The sandbox could not run the command."),
-    };
-    ToolFailure { kind, explanation: explanation.to_owned() }
 }

@@ -11,6 +11,10 @@ pub struct Config {
     #[arg(long, env = "CODEEXEC_LISTEN", default_value = "127.0.0.1:8080")]
     pub listen: SocketAddr,
 
+    /// Address for `/metrics`, and `/readyz` in detail; only for those who run the server. Without it there is none.
+    #[arg(long, env = "CODEEXEC_METRICS_LISTEN")]
+    pub metrics_listen: Option<SocketAddr>,
+
     /// Where commands run: `local` under bubblewrap on this machine, or `kubernetes` in Sandbox resources of a cluster.
     #[arg(long, env = "CODEEXEC_RUNTIME", value_enum, default_value_t = RuntimeKind::Local)]
     pub runtime: RuntimeKind,

@@ -1,7 +1,7 @@
 //! Which container a request runs in, and whose it is.
 
-use crate::auth::Identity;
-use sandbox_runtime::{AcquireError, ContainerKey, ContainerKind, ContainerSpec, Sandboxes, UnavailableReason};
+use crate::{auth::Identity, trouble::explain};
+use sandbox_runtime::{AcquireError, ContainerKey, ContainerKind, ContainerSpec, Sandboxes};
 use std::time::Duration;
 use wire::{ApiError, ErrorType, Surface, id::container_made_at};
 
@@ -58,7 +58,7 @@ impl Containers {
                 Ok(true) => Ok(Some(id.to_owned())),
                 Ok(false) | Err(AcquireError::NotFound) => Err(absent(id, now_millis)),
                 Err(AcquireError::Expired) => Err(ApiError::container_expired(id)),
-                Err(error @ (AcquireError::Unavailable { .. } | AcquireError::TimedOut)) => Err(unavailable(&error)),
+                Err(error @ (AcquireError::Unavailable { .. } | AcquireError::TimedOut(_))) => Err(unavailable(&error)),
             },
             (Surface::Zylon, None) => Ok(Some(self.own_id())),
             (Surface::Zylon, Some(id)) if id.starts_with(OWN_PREFIX) && id != self.own_id() => {
@@ -81,29 +81,6 @@ fn absent(id: &str, now_millis: u64) -> ApiError {
 fn unavailable(error: &AcquireError) -> ApiError {
     tracing::warn!(%error, "the container could not be looked up");
     ApiError::new(ErrorType::Overloaded, explain(error))
-}
-
-/// The public words for a sandbox that is not to be had: nothing of the cluster's own names.
-pub fn explain(error: &AcquireError) -> &'static str {
-    match error {
-        AcquireError::NotFound => "The container is gone.",
-        AcquireError::Expired => "The container has expired.",
-        AcquireError::TimedOut => "The sandbox did not start in time; try again.",
-        AcquireError::Unavailable { reason, .. } => match reason {
-            UnavailableReason::Quota => "The quota for sandboxes is used up; try again later or ask your operator.",
-            UnavailableReason::Image => "The sandbox's image cannot be pulled; ask your operator.",
-            UnavailableReason::Template => "The sandbox's template is missing or wrong; ask your operator.",
-            UnavailableReason::CrashLoop => "The sandbox starts and ends at once, over and over; ask your operator.",
-            UnavailableReason::OutOfMemory => "The sandbox was killed for want of memory; try again with less.",
-            UnavailableReason::WorkspaceLost => "The sandbox's files are lost; use a new container.",
-            UnavailableReason::Suspended => "The sandbox is held stopped by an operator.",
-            UnavailableReason::Network => "The sandbox's network is not isolated as required; ask your operator.",
-            UnavailableReason::NodeLost => "The machine of the sandbox is lost; try again later.",
-            UnavailableReason::Start => "The sandbox did not start; try again.",
-            UnavailableReason::Denied => "The server may not start sandboxes; ask your operator.",
-            UnavailableReason::Runtime => "Sandboxes are temporarily unavailable; try again later.",
-        },
-    }
 }
 
 #[cfg(test)]

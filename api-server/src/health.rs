@@ -1,21 +1,87 @@
-//! Whether the server lives, and whether it can work.
+//! Whether the server lives, and whether it can work. In public one word; in detail on a port of its own, since the detail names
+//! objects of the cluster.
 
-use crate::App;
-use axum::{Json, extract::State};
-use http::StatusCode;
+use crate::{App, failure::Failure};
+use axum::{Json, extract::State, response::IntoResponse};
+use http::{HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
+use tokio::{sync::Mutex, time::Instant};
 
-/// The checks of one call end after this time.
+/// The checks of one look end after this time.
 const CHECK_LIMIT: Duration = Duration::from_secs(5);
+/// A look serves all who ask within this time, so that nobody can have the cluster asked at will.
+const SHARED_FOR: Duration = Duration::from_secs(1);
+/// The version that scrapers ask for.
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The last look.
+#[derive(Default)]
+pub struct Readiness(Mutex<Option<Look>>);
+
+struct Look {
+    at: Instant,
+    problems: Vec<String>,
+}
 
 /// `GET /healthz`: the process answers.
 pub async fn live() -> &'static str {
     "ok\n"
 }
 
-/// `GET /readyz`: 200, or 503 with a sentence for each thing that is missing.
-pub async fn ready(State(app): State<Arc<App>>) -> (StatusCode, Json<Value>) {
+/// `GET /readyz` of the API: 200, or 503, and a word.
+pub async fn ready(State(app): State<Arc<App>>) -> (StatusCode, &'static str) {
+    if problems(&app).await.is_empty() {
+        (StatusCode::OK, "ready\n")
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "not ready\n")
+    }
+}
+
+/// `GET /readyz` beside the metrics: 200, or 503 with a sentence for each thing that is missing.
+pub async fn ready_in_detail(State(app): State<Arc<App>>) -> (StatusCode, Json<Value>) {
+    let problems = problems(&app).await;
+    let status = if problems.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let body =
+        json!({ "ready": problems.is_empty(), "problems": problems, "limitations": app.sandboxes.limitations() });
+    (status, Json(body))
+}
+
+/// `GET /metrics`.
+pub async fn metrics(State(app): State<Arc<App>>) -> Result<impl IntoResponse, Failure> {
+    let page = app.metrics.render(&app.sandboxes).map_err(|error| Failure::internal("the metrics", &error))?;
+    Ok(([(header::CONTENT_TYPE, HeaderValue::from_static(OPEN_METRICS))], page))
+}
+
+async fn problems(app: &App) -> Vec<String> {
+    let mut last = app.readiness.0.lock().await;
+    let mut problems = match &*last {
+        Some(look) if look.at.elapsed() < SHARED_FOR => look.problems.clone(),
+        Some(_) | None => {
+            let problems = look(app).await;
+            let before = last.as_ref().map(|look| look.problems.as_slice()).unwrap_or_default();
+            if before != problems {
+                log(&problems);
+            }
+            *last = Some(Look { at: Instant::now(), problems: problems.clone() });
+            problems
+        }
+    };
+    if app.stop.is_cancelled() {
+        problems.push("the server is stopping".to_owned());
+    }
+    problems
+}
+
+fn log(problems: &[String]) {
+    if problems.is_empty() {
+        tracing::info!("ready again");
+    } else {
+        tracing::warn!(problems = problems.join("; "), "not ready");
+    }
+}
+
+async fn look(app: &App) -> Vec<String> {
     let checks = async {
         let mut problems = app.sandboxes.problems().await;
         if let Err(error) = app.files.check().await {
@@ -24,12 +90,5 @@ pub async fn ready(State(app): State<Arc<App>>) -> (StatusCode, Json<Value>) {
         problems
     };
     let late = || vec![format!("the checks did not end within {} seconds", CHECK_LIMIT.as_secs())];
-    let mut problems = tokio::time::timeout(CHECK_LIMIT, checks).await.unwrap_or_else(|_| late());
-    if app.stop.is_cancelled() {
-        problems.push("the server is stopping".to_owned());
-    }
-    let status = if problems.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let body =
-        json!({ "ready": problems.is_empty(), "problems": problems, "limitations": app.sandboxes.limitations() });
-    (status, Json(body))
+    tokio::time::timeout(CHECK_LIMIT, checks).await.unwrap_or_else(|_| late())
 }

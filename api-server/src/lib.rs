@@ -11,9 +11,11 @@ mod files;
 mod health;
 pub mod logging;
 mod messages;
+mod metrics;
 mod model;
 mod request;
 mod router;
+mod trouble;
 mod turns;
 
 use anyhow::{Context as _, anyhow};
@@ -21,6 +23,8 @@ use auth::{Auth, KeyFile, KeyHash};
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD as URL_SAFE_NO_PAD};
 use config::{AuthKind, Config, RuntimeKind};
 use file_store::{FileStore, FolderStore};
+use health::Readiness;
+use metrics::Metrics;
 use sandbox_runtime::{
     Runtime, Sandboxes,
     kubernetes::{KubernetesConfig, KubernetesRuntime},
@@ -35,7 +39,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 /// Time between looks at the keys file: a removed key works at most so long.
@@ -54,6 +58,8 @@ struct App {
     command_timeout: Option<Duration>,
     idle_timeout: Duration,
     max_samplings: u32,
+    metrics: Metrics,
+    readiness: Readiness,
     stop: CancellationToken,
 }
 
@@ -64,23 +70,30 @@ pub struct Server {
     /// The key that was made for it, when none was given; its file is in the data folder.
     pub own_key: Option<String>,
     stop: CancellationToken,
-    serving: tokio::task::JoinHandle<()>,
+    serving: JoinHandle<()>,
 }
 
 impl Server {
     /// Starts a server. The error is one sentence for the person who started it.
     pub async fn start(config: &Config) -> anyhow::Result<Self> {
         Auth::check_listen(config.auth, config.listen).map_err(|reason| anyhow!(reason))?;
-        let listener = listen(config.listen).await?;
+        let listener = listen(config.listen, "--listen (CODEEXEC_LISTEN)").await?;
         let address = listener.local_addr().context("reading the address listened on")?;
+        let inside = match config.metrics_listen {
+            Some(address) => Some(listen(address, "--metrics-listen (CODEEXEC_METRICS_LISTEN)").await?),
+            None => None,
+        };
         std::fs::create_dir_all(&config.data_dir)
             .with_context(|| format!("cannot make the data folder {}", config.data_dir.display()))?;
         let (auth, own_key) = authentication(config, address)?;
         let store = FolderStore::new(&config.data_dir.join("files")).await.context("opening the file store")?;
         let stop = CancellationToken::new();
+        let sandboxes = Sandboxes::new(runtime(config).await?);
         let app = Arc::new(App {
             auth,
-            sandboxes: Sandboxes::new(runtime(config).await?),
+            metrics: Metrics::new(&sandboxes),
+            readiness: Readiness::default(),
+            sandboxes,
             files: Arc::new(store.clone()),
             model: config.model.clone(),
             command_timeout: config.command_timeout.map(Duration::from_secs),
@@ -89,7 +102,13 @@ impl Server {
             stop: stop.clone(),
         });
         tracing::info!("listening on http://{address}");
-        let serving = tokio::spawn(serve(listener, app, store));
+        let mut chores = vec![tokio::spawn(do_chores(Arc::clone(&app), store))];
+        if let Some(inside) = inside {
+            let address = inside.local_addr().context("reading the address of the metrics")?;
+            tracing::info!("metrics on http://{address}/metrics");
+            chores.push(tokio::spawn(serve_inside(inside, Arc::clone(&app))));
+        }
+        let serving = tokio::spawn(serve(listener, app, chores));
         Ok(Self { address, own_key, stop, serving })
     }
 
@@ -102,18 +121,24 @@ impl Server {
     }
 }
 
-async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
+async fn listen(address: SocketAddr, setting: &str) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address).await.map_err(|error| match error.kind() {
         std::io::ErrorKind::AddrInUse => {
-            anyhow!("another program listens on {address}; stop it, or choose another address with --listen (CODEEXEC_LISTEN)")
+            anyhow!("another program listens on {address}; stop it, or choose another address with {setting}")
         }
-        _ => anyhow!("cannot listen on {address}: {error}; choose another address with --listen (CODEEXEC_LISTEN)"),
+        _ => anyhow!("cannot listen on {address}: {error}; choose another address with {setting}"),
     })
 }
 
-async fn serve(listener: TcpListener, app: Arc<App>, store: FolderStore) {
+/// Until requests under way have ended: what is said of a server that is stopping matters too.
+async fn serve_inside(listener: TcpListener, app: Arc<App>) {
+    if let Err(error) = axum::serve(listener, router::inside(&app)).await {
+        tracing::error!(%error, "serving metrics ended");
+    }
+}
+
+async fn serve(listener: TcpListener, app: Arc<App>, chores: Vec<JoinHandle<()>>) {
     let stop = app.stop.clone();
-    let chores = tokio::spawn(chores(Arc::clone(&app), store));
     let serving = axum::serve(listener, router::router(&app)).with_graceful_shutdown(stop.clone().cancelled_owned());
     tokio::select! {
         ended = serving.into_future() => {
@@ -125,12 +150,12 @@ async fn serve(listener: TcpListener, app: Arc<App>, store: FolderStore) {
             tracing::warn!("requests under way did not end in time");
         }
     }
-    chores.abort();
+    chores.iter().for_each(JoinHandle::abort);
     app.sandboxes.shut_down().await;
 }
 
 /// What is to be done now and then.
-async fn chores(app: Arc<App>, store: FolderStore) {
+async fn do_chores(app: Arc<App>, store: FolderStore) {
     let mut keys = tokio::time::interval(KEYS_RELOAD);
     let mut sweep = tokio::time::interval(SWEEP);
     loop {

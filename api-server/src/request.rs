@@ -37,8 +37,8 @@ fn surface_of(path: &str) -> Surface {
     if path.starts_with("/api/") { Surface::Zylon } else { Surface::Anthropic }
 }
 
-/// Outermost: gives the request its id and its log line, and errors their body.
-pub async fn outermost(mut request: Request, next: Next) -> Response {
+/// Outermost: gives the request its id, its log line and its place in the metrics, and errors their body.
+pub async fn outermost(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let started = Instant::now();
     let context = Context { id: new_seed().request(), surface: surface_of(request.uri().path()) };
     let method = request.method().clone();
@@ -56,6 +56,7 @@ pub async fn outermost(mut request: Request, next: Next) -> Response {
         if let Ok(id) = HeaderValue::from_str(&context.id) {
             response.headers_mut().insert(REQUEST_ID.clone(), id);
         }
+        app.metrics.answered(&route, &method, response.status(), started.elapsed());
         let duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         let key = response.extensions().get::<Identity>().map(|identity| identity.key_id.clone());
         let http = (method.as_str(), response.status().as_u16());

@@ -15,7 +15,7 @@ use axum::{
 use http::Method;
 use std::sync::Arc;
 
-/// The router of one server.
+/// The router of one server's API.
 pub fn router(app: &Arc<App>) -> Router {
     let upload_limit = DefaultBodyLimit::max(usize::try_from(MAX_FILE + UPLOAD_OVERHEAD).unwrap_or(usize::MAX));
     let api = Router::new()
@@ -33,7 +33,16 @@ pub fn router(app: &Arc<App>) -> Router {
         .route("/readyz", get(health::ready))
         .merge(api)
         .with_state(Arc::clone(app))
-        .layer(middleware::from_fn(request::outermost))
+        .layer(middleware::from_fn_with_state(Arc::clone(app), request::outermost))
+}
+
+/// The router of the port for those who run the server: nothing of the API, and no key.
+pub fn inside(app: &Arc<App>) -> Router {
+    Router::new()
+        .route("/healthz", get(health::live))
+        .route("/readyz", get(health::ready_in_detail))
+        .route("/metrics", get(health::metrics))
+        .with_state(Arc::clone(app))
 }
 
 /// A route whose other methods answer 405 in the surface's envelope.

@@ -8,6 +8,9 @@ mod duration;
 pub mod fallback;
 pub mod keys;
 mod names;
+#[expect(clippy::doc_markdown, reason = "the docs are shown by kubectl as plain text")]
+mod network;
+mod overrides;
 mod quantity;
 mod reason;
 #[expect(
@@ -25,19 +28,28 @@ mod status;
     reason = "the schema derive repeats each struct inside a function, and the docs are shown by kubectl as plain text"
 )]
 mod template;
+#[expect(
+    unreachable_pub,
+    clippy::doc_markdown,
+    reason = "the schema derive repeats each struct inside a function, and the docs are shown by kubectl as plain text"
+)]
+mod workspace;
 
 pub use activity::activity_token;
 pub use definitions::definitions;
 pub use duration::{Duration, DurationError};
 pub use names::{ChildName, child_name};
+pub use network::Network;
+pub use overrides::{Override, Overrides};
 pub use quantity::{Quantity, QuantityError};
 pub use reason::{ConditionType, Reason};
-pub use sandbox::{Lifecycle, OnExpiry, Sandbox, SandboxSpec, TemplateRef, Workspace};
-pub use status::{Binding, BindingSource, Effective, Phase, SandboxStatus};
+pub use sandbox::{Lifecycle, OnExpiry, Sandbox, SandboxSpec, TemplateRef};
+pub use status::{Binding, BindingSource, Effective, Phase, SandboxStatus, SandboxTemplateStatus};
 pub use template::{
-    EnvVar, PullSecret, ResourceList, Resources, SandboxTemplate, SandboxTemplateSpec, Toleration, TolerationEffect,
-    TolerationOperator,
+    EnvVar, Mount, PodMetadata, PullSecret, ResourceList, Resources, SandboxTemplate, SandboxTemplateSpec, Toleration,
+    TolerationEffect, TolerationOperator,
 };
+pub use workspace::{AccessMode, ExistingClaim, WhenDeleted, Workspace};
 
 /// API group of every resource here.
 pub const GROUP: &str = "codeexec.dev";

@@ -3,13 +3,21 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Type of a condition in a Sandbox's status.
+/// Type of a condition in the status of a Sandbox or a template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ConditionType {
     /// A command can run now.
     Ready,
     /// The workspace's claim is bound to a volume.
     WorkspaceBound,
+    /// There is no pod, and none is wanted.
+    Suspended,
+    /// The template's pod fields have changed since the pod was made.
+    UpdatePending,
+    /// The cluster was seen to enforce network policies on a pod like this one.
+    NetworkIsolated,
+    /// The API server takes the pods of a template.
+    Accepted,
 }
 
 impl ConditionType {
@@ -18,6 +26,10 @@ impl ConditionType {
         match self {
             Self::Ready => "Ready",
             Self::WorkspaceBound => "WorkspaceBound",
+            Self::Suspended => "Suspended",
+            Self::UpdatePending => "UpdatePending",
+            Self::NetworkIsolated => "NetworkIsolated",
+            Self::Accepted => "Accepted",
         }
     }
 }
@@ -56,9 +68,9 @@ reasons! {
     PodReady,
     /// The pod is being made, and nothing is known to be wrong.
     Starting,
-    /// Held by `replicas: 0`; the pod is going.
+    /// The pod is going; the files are kept.
     Suspending,
-    /// Held by `replicas: 0`; there is no pod.
+    /// There is no pod; the files are kept.
     Suspended,
     /// Past its `maxLifetime`.
     Expired,
@@ -68,29 +80,45 @@ reasons! {
     WorkspacePending,
     /// The claim lost its volume, or is being deleted.
     WorkspaceLost,
+    /// The sandbox's user cannot write the workspace.
+    WorkspaceUnwritable,
+    /// Several retained claims could be this sandbox's workspace.
+    WorkspaceAmbiguous,
+    /// An existing claim that is named does not exist, or does not carry the label that lets sandboxes mount it.
+    ClaimNotMountable,
+    /// The storage class does not exist.
+    StorageClassNotFound,
+    /// The volume is being enlarged.
+    ResizePending,
+    /// The volume cannot be enlarged.
+    ResizeRefused,
     /// No node takes the pod.
     Unschedulable,
     /// An image cannot be pulled.
     ImagePullFailed,
-    /// The init container failed: the workspace's folders or the binary could not be made.
+    /// The init container failed.
     InitFailed,
     /// A container cannot be created (a bad mount, a bad runtime).
     ContainerRefused,
     /// A container keeps ending.
     CrashLooping,
-    /// A container was killed at its memory limit and keeps ending.
+    /// A container was killed at its memory limit.
     OOMKilled,
     /// The node evicted the pod.
     Evicted,
     /// The pod ended.
     PodFailed,
-    /// The pod's deletion was never confirmed by its node.
+    /// The node does not answer any more, or never confirmed that the pod ended.
     NodeLost,
+    /// Two pods belong to this sandbox.
+    MultiplePods,
+    /// The pod was not ready within the start time-out.
+    StartTimedOut,
     /// The namespace's `ResourceQuota` has no room.
     QuotaExceeded,
     /// The namespace's `LimitRange` refuses the resources.
     LimitRefused,
-    /// The template's runtime class does not exist.
+    /// The runtime class does not exist.
     RuntimeClassNotFound,
     /// The API server refuses the pod or the claim for another reason.
     Refused,
@@ -98,8 +126,26 @@ reasons! {
     TemplateNotFound,
     /// The template cannot be used.
     TemplateInvalid,
+    /// The sandbox overrides what its template does not let it.
+    OverrideNotAllowed,
     /// The name of the pod or the claim is taken by an object that is not this Sandbox's.
     ForeignObject,
+    /// The cluster was seen not to enforce network policies, or could not be tested although that is required.
+    NetworkNotIsolated,
+    /// Suspended because nobody used it for its idle time-out.
+    Idle,
+    /// Suspended by `replicas: 0`.
+    ScaledToZero,
+    /// Not suspended.
+    Active,
+    /// The template changed after the pod was made.
+    TemplateChanged,
+    /// The pod is as its template says.
+    UpToDate,
+    /// The cluster was seen to enforce network policies.
+    Isolated,
+    /// The API server takes the pods of the template.
+    PodAccepted,
 }
 
 impl Reason {
@@ -121,22 +167,39 @@ impl Reason {
             | Self::QuotaExceeded
             | Self::LimitRefused
             | Self::RuntimeClassNotFound
+            | Self::StorageClassNotFound
             | Self::Refused
             | Self::TemplateNotFound
             | Self::TemplateInvalid
+            | Self::OverrideNotAllowed
             | Self::ForeignObject
+            | Self::MultiplePods
+            | Self::ClaimNotMountable
             | Self::WorkspaceLost
+            | Self::WorkspaceUnwritable
+            | Self::WorkspaceAmbiguous
             | Self::NodeLost
-            | Self::Suspending
-            | Self::Suspended
+            | Self::StartTimedOut
+            | Self::NetworkNotIsolated
+            | Self::ScaledToZero
             | Self::Expired => true,
             Self::PodReady
             | Self::Starting
             | Self::Bound
             | Self::WorkspacePending
+            | Self::ResizePending
+            | Self::ResizeRefused
             | Self::Unschedulable
             | Self::Evicted
-            | Self::PodFailed => false,
+            | Self::PodFailed
+            | Self::Suspending
+            | Self::Suspended
+            | Self::Idle
+            | Self::Active
+            | Self::TemplateChanged
+            | Self::UpToDate
+            | Self::Isolated
+            | Self::PodAccepted => false,
         }
     }
 }

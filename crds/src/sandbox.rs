@@ -1,6 +1,6 @@
 //! The Sandbox.
 
-use crate::{Duration, Quantity, SandboxStatus};
+use crate::{Duration, Overrides, SandboxStatus, Workspace};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -48,6 +48,12 @@ use serde::{Deserialize, Serialize};
         description = "The SandboxTemplate it is made from"
     ),
     printcolumn(
+        name = "Activity",
+        type_ = "date",
+        json_path = ".metadata.annotations['codeexec\\.dev/activity']",
+        description = "Time since it was last used"
+    ),
+    printcolumn(
         name = "Message",
         type_ = "string",
         json_path = ".status.conditions[?(@.type==\"Ready\")].message",
@@ -68,8 +74,14 @@ use serde::{Deserialize, Serialize};
 #[x_kube(
     validation = Rule::new("has(self.templateRef) == has(oldSelf.templateRef) && (!has(self.templateRef) || self.templateRef.name == oldSelf.templateRef.name)")
         .message("templateRef cannot be changed; delete the sandbox and create it again from the other template"),
-    validation = Rule::new("has(self.workspace) == has(oldSelf.workspace) && (!has(self.workspace) || self.workspace == oldSelf.workspace)")
-        .message("workspace cannot be changed; create another sandbox and copy the files")
+    validation = Rule::new("!has(oldSelf.workspace) || has(self.workspace)")
+        .message("workspace cannot be taken away"),
+    validation = Rule::new("has(oldSelf.workspace) || !has(self.workspace) || (!has(self.workspace.storageClassName) && !has(self.workspace.accessModes) && !has(self.workspace.existingClaim) && !has(self.workspace.whenDeleted))")
+        .message("of the workspace only the size can be changed; create another sandbox and copy the files"),
+    validation = Rule::new("!has(oldSelf.workspace) || !has(self.workspace) || (has(self.workspace.storageClassName) == has(oldSelf.workspace.storageClassName) && (!has(self.workspace.storageClassName) || self.workspace.storageClassName == oldSelf.workspace.storageClassName) && has(self.workspace.accessModes) == has(oldSelf.workspace.accessModes) && (!has(self.workspace.accessModes) || self.workspace.accessModes == oldSelf.workspace.accessModes) && has(self.workspace.existingClaim) == has(oldSelf.workspace.existingClaim) && (!has(self.workspace.existingClaim) || self.workspace.existingClaim == oldSelf.workspace.existingClaim) && has(self.workspace.whenDeleted) == has(oldSelf.workspace.whenDeleted) && (!has(self.workspace.whenDeleted) || self.workspace.whenDeleted == oldSelf.workspace.whenDeleted))")
+        .message("of the workspace only the size can be changed; create another sandbox and copy the files"),
+    validation = Rule::new("!has(oldSelf.workspace) || !has(oldSelf.workspace.size) || (has(self.workspace) && has(self.workspace.size) && quantity(string(self.workspace.size)).compareTo(quantity(string(oldSelf.workspace.size))) >= 0)")
+        .message("workspace.size may only grow")
 )]
 pub struct SandboxSpec {
     /// The SandboxTemplate of the same namespace to make this sandbox from; unset means the one named `default`. Cannot be changed.
@@ -82,9 +94,13 @@ pub struct SandboxSpec {
     /// When the sandbox counts as idle, and when it ends; what is unset here is taken from the template.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lifecycle: Option<Lifecycle>,
-    /// The volume that holds the files; what is unset here is taken from the template. Cannot be changed.
+    /// The volume that holds the files; what is unset here is taken from the template. Only its size can be changed, and only grow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace: Option<Workspace>,
+    /// What this sandbox has other than its template says, as far as the template's `allowedOverrides` lets it. Takes effect at the
+    /// next start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overrides: Option<Overrides>,
 }
 
 fn one() -> i32 {
@@ -108,13 +124,19 @@ pub struct TemplateRef {
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("!has(self.maxLifetime) || self.maxLifetime.matches('[1-9]')")
-        .message("maxLifetime must be longer than 0s; leave it out for a sandbox that lives until it is deleted")
+        .message("maxLifetime must be longer than 0s; leave it out for a sandbox that lives until it is deleted"),
+    validation = Rule::new("!has(self.startTimeout) || self.startTimeout.matches('[1-9]')")
+        .message("startTimeout must be longer than 0s")
 )]
 pub struct Lifecycle {
     /// Time without activity after which the sandbox counts as idle, such as `5m`; `0s` means never. Users of the sandbox renew
     /// their activity within this time. 5 minutes when neither sandbox nor template says it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_timeout: Option<Duration>,
+    /// How long a start may take, such as `10m`, before it is given up and the sandbox suspended until it is next used. 10 minutes
+    /// when neither sandbox nor template says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_timeout: Option<Duration>,
     /// How long the sandbox lives after its creation, such as `720h`. Unset means until it is deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_lifetime: Option<Duration>,
@@ -133,17 +155,4 @@ pub enum OnExpiry {
     Delete,
     /// Its pod is deleted; the sandbox and its files are kept.
     Retain,
-}
-
-/// The volume that holds a sandbox's files.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Workspace {
-    /// Size of the volume, such as `10Gi`. 5Gi when neither sandbox nor template says it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub size: Option<Quantity>,
-    /// Storage class of the volume; unset means the cluster's default class.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"))]
-    pub storage_class_name: Option<String>,
 }

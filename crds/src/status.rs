@@ -1,6 +1,6 @@
 //! What the operator reports.
 
-use crate::{Duration, OnExpiry, Quantity};
+use crate::{Duration, OnExpiry, Quantity, WhenDeleted};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -53,6 +53,16 @@ pub enum BindingSource {
     Existing,
 }
 
+impl BindingSource {
+    /// As it stands in the status.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Cold => "Cold",
+            Self::Existing => "Existing",
+        }
+    }
+}
+
 /// The pod and claim of a sandbox; written before the pod is made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -79,13 +89,20 @@ pub struct Effective {
     pub image: Option<String>,
     /// Time without activity after which the sandbox counts as idle; `0s` means never.
     pub idle_timeout: Duration,
+    /// How long a start may take before it is given up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_timeout: Option<Duration>,
     /// How long the sandbox lives after its creation; unset means until it is deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_lifetime: Option<Duration>,
     /// What happens at the end of `maxLifetime`.
     pub on_expiry: OnExpiry,
-    /// Size of the workspace's volume as asked for.
-    pub workspace_size: Quantity,
+    /// What happens to the workspace's claim when the sandbox is deleted; unset for a claim that existed before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub when_deleted: Option<WhenDeleted>,
+    /// Size of the workspace's volume as asked for; unset for a claim that existed before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace_size: Option<Quantity>,
     /// Storage class of the workspace's volume; unset means the cluster's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage_class_name: Option<String>,
@@ -98,7 +115,9 @@ pub struct SandboxStatus {
     /// Where the sandbox stands: Pending, Starting, Ready, Suspending, Suspended, Expired.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<Phase>,
-    /// `Ready`: whether a command can run now, and why not. `WorkspaceBound`: whether the workspace has its volume.
+    /// `Ready`: whether a command can run now, and why not. `WorkspaceBound`: whether the workspace has its volume. `Suspended`:
+    /// whether the sandbox is without a pod, and why. `UpdatePending`: whether the template changed after the pod was made.
+    /// `NetworkIsolated`: whether the cluster was seen to enforce network policies.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
@@ -109,6 +128,13 @@ pub struct SandboxStatus {
     /// activity, not about a later one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_activity: Option<String>,
+    /// The value of the annotation `codeexec.dev/activity` at which the sandbox was suspended for want of activity; a value that
+    /// differs wakes it. Unset while it runs, and while `replicas: 0` holds it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspended_activity: Option<String>,
+    /// When the sandbox was suspended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspended_at: Option<Time>,
     /// What holds for this sandbox, taken together from itself, its template and the fixed fallbacks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effective: Option<Effective>,
@@ -127,6 +153,20 @@ pub struct SandboxStatus {
     /// Label selector of the sandbox's pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<String>,
+    /// Generation of the spec that this status is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+}
+
+/// Status of a SandboxTemplate: what is wrong with it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SandboxTemplateStatus {
+    /// `Accepted`: whether the API server takes pods made from the template. `NetworkIsolated`: whether the cluster was seen to enforce
+    /// network policies. Written when there is a problem, and when it is gone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<Condition>,
     /// Generation of the spec that this status is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,

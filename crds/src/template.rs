@@ -1,6 +1,7 @@
 //! The SandboxTemplate.
 
-use crate::{Lifecycle, Quantity, Workspace};
+use crate::{Lifecycle, Network, Override, Quantity, SandboxTemplateStatus, Workspace};
+use k8s_openapi::api::core::v1::{Affinity, TopologySpreadConstraint};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -14,6 +15,7 @@ use std::collections::BTreeMap;
     version = "v1alpha1",
     kind = "SandboxTemplate",
     namespaced,
+    status = "SandboxTemplateStatus",
     derive = "PartialEq",
     shortname = "sbxt",
     category = "codeexec",
@@ -21,12 +23,24 @@ use std::collections::BTreeMap;
     annotation("helm.sh/resource-policy", "keep"),
     printcolumn(name = "Image", type_ = "string", json_path = ".spec.image"),
     printcolumn(name = "Runtime", type_ = "string", json_path = ".spec.runtimeClassName", description = "Runtime class"),
+    printcolumn(
+        name = "Problem",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.status==\"False\")].reason",
+        description = "What is wrong with it, if anything is"
+    ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     validation = Rule::new("self.metadata.name.size() <= 63")
         .message("the name of a SandboxTemplate must have 63 characters or less, since it becomes a label of pods")
 )]
 #[cfg_attr(feature = "cel", kube(cel))]
 #[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("!has(self.workspace) || !has(self.workspace.existingClaim)")
+        .message("workspace.existingClaim belongs into a Sandbox; to give every sandbox of a template the same files, use mounts"),
+    validation = Rule::new("!has(self.allowedImages) || (has(self.allowedOverrides) && self.allowedOverrides.exists(field, field == 'image'))")
+        .message("allowedImages needs image among allowedOverrides")
+)]
 pub struct SandboxTemplateSpec {
     /// Image of the `main` container, in which commands run. Any image with a shell works; its own command is replaced.
     #[schemars(length(min = 1, max = 512), regex(pattern = r"^[^\s]+$"))]
@@ -43,6 +57,10 @@ pub struct SandboxTemplateSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"))]
     pub runtime_class_name: Option<String>,
+    /// `false`: the pod has a user namespace of its own, so that its users are nobody on the node. Needs a cluster that has them;
+    /// unset means the cluster's default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_users: Option<bool>,
     /// Labels that a node must have to take the pod.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 50))]
@@ -51,16 +69,48 @@ pub struct SandboxTemplateSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 50))]
     pub tolerations: Vec<Toleration>,
+    /// Which nodes, and which neighbours, the pod prefers or avoids; as in a pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub affinity: Option<Affinity>,
+    /// How pods are spread over nodes and zones; as in a pod.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 20))]
+    pub topology_spread_constraints: Vec<TopologySpreadConstraint>,
+    /// Priority class of the pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"))]
+    pub priority_class_name: Option<String>,
+    /// Labels and annotations of the pod, beside the operator's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_metadata: Option<PodMetadata>,
     /// Secrets of the same namespace with which the image is pulled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 20), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub image_pull_secrets: Vec<PullSecret>,
+    /// Further volumes of the `main` container: PersistentVolumeClaims of the same namespace that carry the label
+    /// `codeexec.dev/mountable: "true"`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 20), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["mountPath"]))]
+    pub mounts: Vec<Mount>,
     /// The volume of sandboxes that say nothing else.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace: Option<Workspace>,
     /// Idle time and lifetime of sandboxes that say nothing else.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lifecycle: Option<Lifecycle>,
+    /// Which fields of `overrides` a Sandbox may set: `resources`, `env`, `image`, `runtimeClassName`. The first two when nothing is
+    /// said; an empty list means none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 4), extend("x-kubernetes-list-type" = "set"))]
+    pub allowed_overrides: Option<Vec<Override>>,
+    /// Images that a Sandbox may choose when `image` is among `allowedOverrides`: whole references, or the start of one and a `*`, such
+    /// as `ghcr.io/example/*`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 50), inner(length(min = 1, max = 512), regex(pattern = r"^[^\s*]+[*]?$")))]
+    pub allowed_images: Vec<String>,
+    /// What the sandboxes may reach: nothing, but for what is named here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<Network>,
     /// What the image offers beside a shell, in words for the model, such as `pandas 2.3` or `LibreOffice`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 100), inner(length(min = 1, max = 100)))]
@@ -72,6 +122,54 @@ pub struct SandboxTemplateSpec {
 
 fn yes() -> bool {
     true
+}
+
+/// Labels and annotations of a pod.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("!has(self.labels) || self.labels.all(key, !key.startsWith('codeexec.dev/') && !key.startsWith('app.kubernetes.io/'))")
+        .message("labels under codeexec.dev/ and app.kubernetes.io/ are the operator's"),
+    validation = Rule::new("!has(self.annotations) || self.annotations.all(key, !key.startsWith('codeexec.dev/'))")
+        .message("annotations under codeexec.dev/ are the operator's")
+)]
+pub struct PodMetadata {
+    /// Labels of the pod.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 50))]
+    pub labels: BTreeMap<String, String>,
+    /// Annotations of the pod.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 50))]
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// A further volume of the `main` container.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("!['/home/agent', '/mnt/user-data', '/mnt/skills', '/skills', '/files', '/tmp', '/opt/sandboxd', '/run', '/claim', '/dev', '/proc', '/sys'].exists(taken, self.mountPath == taken || self.mountPath.startsWith(taken + '/'))")
+        .message("this mountPath is taken by the sandbox; choose another, such as /mnt/data"),
+    validation = Rule::new("!['/home', '/mnt', '/opt'].exists(parent, self.mountPath == parent)")
+        .message("this mountPath would hide folders of the sandbox; choose one below it, such as /mnt/data")
+)]
+pub struct Mount {
+    /// Name of the claim, in the same namespace. It must carry the label `codeexec.dev/mountable: "true"`.
+    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"))]
+    pub claim_name: String,
+    /// Where `main` sees it, such as `/mnt/data`.
+    #[schemars(length(min = 2, max = 512), regex(pattern = r"^(/[A-Za-z0-9_]([-A-Za-z0-9_.]*[A-Za-z0-9_])?)+$"))]
+    pub mount_path: String,
+    /// A folder of the volume to mount instead of the whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(min = 1, max = 512),
+        regex(pattern = r"^[A-Za-z0-9_]([-A-Za-z0-9_.]*[A-Za-z0-9_])?(/[A-Za-z0-9_]([-A-Za-z0-9_.]*[A-Za-z0-9_])?)*$")
+    )]
+    pub sub_path: Option<String>,
+    /// `false`: `main` may write it.
+    #[serde(default = "yes")]
+    pub read_only: bool,
 }
 
 /// Resources of the `main` container.
@@ -181,6 +279,20 @@ pub enum TolerationEffect {
 }
 
 impl SandboxTemplateSpec {
+    /// Whether a Sandbox may override this field.
+    pub fn allows(&self, field: Override) -> bool {
+        self.allowed_overrides.as_deref().unwrap_or(Override::DEFAULT).contains(&field)
+    }
+
+    /// Whether a Sandbox may choose this image, once it may choose one at all.
+    pub fn allows_image(&self, image: &str) -> bool {
+        self.image == image
+            || self.allowed_images.iter().any(|allowed| match allowed.strip_suffix('*') {
+                Some(start) => image.starts_with(start),
+                None => image == allowed,
+            })
+    }
+
     /// Hash over the fields that a pod is made of, as the user wrote them; equal hashes mean that a pod is up to date.
     ///
     /// Only the user's fields count, so an upgrade of the operator makes no pod look old.
@@ -190,12 +302,21 @@ impl SandboxTemplateSpec {
             resources,
             env,
             runtime_class_name,
+            host_users,
             node_selector,
             tolerations,
+            affinity,
+            topology_spread_constraints,
+            priority_class_name,
+            pod_metadata,
             image_pull_secrets,
+            mounts,
             // These change no pod.
             workspace: _,
             lifecycle: _,
+            allowed_overrides: _,
+            allowed_images: _,
+            network: _,
             libraries: _,
             repl: _,
         } = self;
@@ -207,6 +328,12 @@ impl SandboxTemplateSpec {
             "nodeSelector": node_selector,
             "tolerations": tolerations,
             "imagePullSecrets": image_pull_secrets,
+            "hostUsers": host_users,
+            "affinity": affinity,
+            "topologySpreadConstraints": topology_spread_constraints,
+            "priorityClassName": priority_class_name,
+            "podMetadata": pod_metadata,
+            "mounts": mounts,
         });
         let digest = Sha256::digest(fields.to_string());
         let start = digest.first_chunk::<8>().copied().unwrap_or_default();

@@ -12,12 +12,16 @@ import pathlib
 import re
 import signal
 import subprocess
+import sys
 import time
 import uuid
 
 import anthropic
 import pytest
 import requests
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "shared"))
+from kube import kubectl, wait_until  # noqa: E402, F401  # tests take them from here
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = ROOT / "target" / os.environ.get("PROFILE", "ci")
@@ -36,6 +40,8 @@ class Server:
     keys: list
     process: subprocess.Popen | None = None
     log: pathlib.Path | None = None
+    # The port for those who run the server: metrics, readiness in detail. Only of servers that the tests start.
+    inside: str | None = None
 
     @property
     def url(self):
@@ -65,6 +71,13 @@ class Server:
         assert len(results) == 1, answer
         return results[0], answer
 
+    def metric(self, name, **labels):
+        """The sum of a metric's samples that have these labels."""
+        page = requests.get(self.inside + "/metrics", timeout=10).text
+        wanted = [f'{key}="{value}"' for key, value in labels.items()]
+        lines = [line for line in page.splitlines() if line.startswith((name + "{", name + " "))]
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if all(label in line for label in wanted))
+
 
 def bash(command):
     fence = "`" * 5
@@ -78,13 +91,6 @@ def request(*parts, tools=(CE25,), **fields):
         "messages": [{"role": "user", "content": "\n".join(parts)}],
         "tools": list(tools),
     } | fields
-
-
-def kubectl(*arguments, namespace=os.environ.get("CODEEXEC_TEST_SANDBOXES", ""), ok=True, stdin=None):
-    """What kubectl says, by default of the sandboxes' namespace; `ok=False` accepts a failure and its words."""
-    ended = subprocess.run(["kubectl", "-n", namespace, *arguments], capture_output=True, text=True, input=stdin, timeout=180)
-    assert not ok or ended.returncode == 0, ended.stdout + ended.stderr
-    return ended.stdout if ok else ended.stdout + ended.stderr
 
 
 def fresh_id():
@@ -101,16 +107,19 @@ def events(response):
 
 def pytest_addoption(parser):
     parser.addoption("--runtime", choices=["local", "cluster"], default="local")
+    parser.addoption("--long", action="store_true", help="also the tests that take minutes")
 
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "local: only where the server runs on this machine")
     config.addinivalue_line("markers", "cluster: only where the server runs in a cluster")
+    config.addinivalue_line("markers", "long: takes minutes; only with --long")
 
 
 def pytest_collection_modifyitems(config, items):
     other = {"local": "cluster", "cluster": "local"}[config.getoption("--runtime")]
-    dropped = [item for item in items if item.get_closest_marker(other)]
+    wanted = lambda item: config.getoption("--long") or not item.get_closest_marker("long")
+    dropped = [item for item in items if item.get_closest_marker(other) or not wanted(item)]
     config.hook.pytest_deselected(items=dropped)
     items[:] = [item for item in items if item not in dropped]
 
@@ -127,15 +136,16 @@ def start_server(folder, *flags, env=None, keys=None):
     keys_file = folder / "keys.jsonl"
     owners = [("w1", "ann"), ("w1", "bob"), ("w2", "eve")]
     keys_file.write_text("".join(key_line(key, *owner) for key, owner in zip(keys, owners)))
-    command = [BIN / "api-server", "--listen", "127.0.0.1:0", "--data-dir", folder / "data", "--keys-file", keys_file, *flags]
+    command = [BIN / "api-server", "--listen", "127.0.0.1:0", "--data-dir", folder / "data", "--keys-file", keys_file]
+    command += ["--metrics-listen", "127.0.0.1:0", *flags]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("CODEEXEC_")}
     clean["CODEEXEC_SANDBOXD"] = str(SANDBOXD)
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log.open("w"), env=clean | (env or {}))
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
-        found = re.search(r"http://127\.0\.0\.1:\d+", log.read_text())
+        found = re.search(r"listening on (http://\S+)[\s\S]*metrics on (http://\S+)/metrics", log.read_text())
         if found:
-            return Server("local", [found.group()] * 2, keys, process, log)
+            return Server("local", [found[1]] * 2, keys, process, log, found[2])
         assert process.poll() is None, log.read_text()
         time.sleep(0.02)
     process.kill()

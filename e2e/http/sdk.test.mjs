@@ -29,6 +29,27 @@ test("stream ends with the same message, its container included", async () => {
   assert.match(final.container.id, /^container_/);
 });
 
+// T22.
+test("a stream of edits has each result in its own shape", async () => {
+  const inputs = [
+    { command: "create", path: "a.txt", file_text: "one\n" },
+    { command: "str_replace", path: "a.txt", old_str: "one", new_str: "two" },
+    { command: "view", path: "a.txt" },
+    { command: "view", path: "missing" },
+  ];
+  const calls = inputs.map((input) => JSON.stringify({ name: "text_editor_code_execution", input }));
+  const final = await client.messages.stream(ask("```tool_use\n" + calls.join("\n") + "\n```")).finalMessage();
+  const uses = final.content.filter((block) => block.type === "server_tool_use");
+  assert.deepEqual(uses.map((use) => use.input), inputs);
+  const results = final.content.filter((block) => block.type === "text_editor_code_execution_tool_result");
+  assert.deepEqual(results.map((block) => block.tool_use_id), uses.map((use) => use.id));
+  const [created, replaced, viewed, missing] = results.map((block) => block.content);
+  assert.equal(created.is_file_update, false);
+  assert.deepEqual(replaced.lines, ["-one", "+two"]);
+  assert.deepEqual([viewed.content, viewed.num_lines, viewed.total_lines], ["two", 1, 1]);
+  assert.equal(missing.error_code, "file_not_found");
+});
+
 test("a file goes in and another comes out", async () => {
   const file = await client.files.upload({ file: await toFile(Buffer.from("a,b\n1,2\n"), "in.csv", { type: "text/csv" }) });
   const content = [

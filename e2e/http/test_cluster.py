@@ -4,11 +4,10 @@ import concurrent.futures
 import json
 import os
 import pathlib
-import time
 
 import pytest
 
-from conftest import ROOT, bash, fresh_id, kubectl, request, start_server
+from conftest import ROOT, bash, fresh_id, kubectl, request, start_server, wait_until
 
 pytestmark = pytest.mark.cluster
 SANDBOXES = os.environ.get("CODEEXEC_TEST_SANDBOXES", "")
@@ -21,14 +20,6 @@ def items(kinds, namespace=SANDBOXES):
 
 def named(kinds, part):
     return [item["metadata"]["name"] for item in items(kinds) if part in item["metadata"]["name"]]
-
-
-def wait_until(condition, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.2)
-    return value
 
 
 def example(name):
@@ -147,3 +138,44 @@ def test_a_pod_that_is_deleted_comes_back_with_its_files(server):
     kubectl("delete", "pod", pod)
     result, _ = server.bash("cat f", surface="zylon", container=container)
     assert result["stdout"] == "kept\n"
+
+
+def put(kind, name, spec):
+    thing = {"apiVersion": "codeexec.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+    kubectl("apply", "-f", "-", stdin=json.dumps(thing))
+
+
+def test_the_installed_operator_does_what_its_rights_are_for():
+    name = fresh_id()
+    image = json.loads(kubectl("get", "sandboxtemplate", "default", "-o", "json"))["spec"]["image"]
+    small = {"image": image, "resources": {"requests": {"cpu": "5m", "memory": "16Mi"}}}
+    reach = lambda cidr: {"egress": [{"to": [{"ipBlock": {"cidr": cidr}}]}]}
+    policies = lambda: [item["spec"].get("egress") for item in items("networkpolicies") if name in json.dumps(item["spec"])]
+    try:
+        # A policy for what the template names, edited with it, and gone with it.
+        put("SandboxTemplate", name, small | {"network": reach("192.0.2.0/24")})
+        wait_until(lambda: "192.0.2.0/24" in json.dumps(policies()))
+        put("SandboxTemplate", name, small | {"network": reach("198.51.100.0/24")})
+        wait_until(lambda: "198.51.100.0/24" in json.dumps(policies()))
+        # A claim that is kept, taken back, and enlarged or refused to be.
+        retain = {"size": "32Mi", "whenDeleted": "Retain"}
+        put("Sandbox", name, {"templateRef": {"name": name}, "workspace": retain, "lifecycle": {"maxLifetime": "25s"}})
+        kubectl("wait", "--for=condition=Ready", f"sandbox/{name}", "--timeout=60s")
+        (claim,) = named("pvc", name)
+        kubectl("patch", "sandbox", name, "--type=merge", "-p", json.dumps({"spec": {"workspace": {"size": "48Mi"}}}))
+        # The end of its life, which the claim survives.
+        wait_until(lambda: not named("sandboxes", name) and not named("pods", name))
+        assert named("pvc", name) == [claim]
+        put("Sandbox", name, {"templateRef": {"name": name}, "workspace": retain})
+        kubectl("wait", "--for=condition=Ready", f"sandbox/{name}", "--timeout=60s")
+        assert named("pvc", name) == [claim]
+        kubectl("delete", "sandbox", name)
+        kubectl("delete", "sandboxtemplate", name)
+        wait_until(lambda: not policies())
+        # Nobody may take away what denies everything.
+        kubectl("delete", "networkpolicy", "codeexec-deny-all")
+        wait_until(lambda: "codeexec-deny-all" in named("networkpolicies", "deny-all"), 30)
+    finally:
+        kubectl("delete", "sandbox,sandboxtemplate,pvc", "--ignore-not-found", name, ok=False)
+        for claim in named("pvc", name):
+            kubectl("delete", "pvc", claim)

@@ -80,6 +80,17 @@ def test_a_command_over_its_time_ends_with_everything_it_started(server):
     assert "sleep 99" not in left["stdout"].replace("cat /proc", "")
 
 
+def test_a_restart_empties_the_workspace_and_keeps_what_was_uploaded_and_offered(server):
+    fields = {"surface": "zylon", "tools": [CE_V1], "container": fresh_id()}
+    server.bash("mkdir -p a/.git && touch .env a/.git/x; echo kept > /mnt/user-data/outputs/report; sleep 997 & true", **fields)
+    command = "ls -A; cat /mnt/user-data/outputs/report; cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c '[s]leep 997'"
+    answer = server.ask("```tool_use\n" + json.dumps({"name": "bash_code_execution", "input": {"command": command, "restart": True}}) + "\n```", **fields)
+    result = next((block["content"] for block in answer["content"] if "tool_use_id" in block), answer)
+    assert result["stdout"] == "kept\n0\n", result
+    server.bash("touch later", **fields)
+    assert server.bash("ls -A", **fields)[0]["stdout"] == "later\n", "only the call that says so restarts"
+
+
 def test_output_that_is_no_utf8_or_too_long_arrives_marked(server):
     result, _ = server.bash("printf '\\xff\\xfeok'")
     assert result["stdout"] == "\ufffd\ufffdok"

@@ -123,3 +123,22 @@ def test_twenty_first_uses_at_once_make_one_sandbox(server):
         found = json.loads(kubectl("get", "sandboxes,pods,pvc", "-o", "json"))["items"]
         kinds = sorted(item["kind"] for item in found if name in item["metadata"]["name"])
         assert kinds == ["PersistentVolumeClaim", "Pod", "Sandbox"], [item["metadata"]["name"] for item in found]
+
+
+@pytest.mark.parametrize("surface", ["anthropic", "zylon"])
+def test_history_that_mentions_a_dead_container_blocks_no_request(server, surface):
+    first = server.ask(bash("echo old"), surface=surface, key=0)
+    turns = [
+        {"role": "user", "content": bash("echo old")},
+        {"role": "assistant", "content": first["content"]},
+        {"role": "user", "content": bash("echo new")},
+    ]
+    # In another workspace that container never was.
+    answer = server.ask(surface=surface, key=2, messages=turns)
+    results = [block["content"] for block in answer["content"] if block["type"].endswith("_tool_result")]
+    assert [result["stdout"] for result in results] == ["new\n"]
+    assert answer["container"]["id"] != first["container"]["id"]
+    if surface == "zylon":
+        # Named there, it is made anew.
+        name = fresh_id()
+        assert server.ask(surface=surface, key=2, container=name, messages=turns)["container"]["id"] == name

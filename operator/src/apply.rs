@@ -1,24 +1,24 @@
-//! Step four: does it. Children are made by POST, never by an upsert; deletes carry the UID that was decided on.
+//! Step four: does it. Children are made by POST, never by an upsert; deletes carry the UID and the version that were decided on.
 
 use crate::{
     decide::Act,
-    metrics::{Metrics, Write},
-    observe::is_ours,
+    observe::{ClaimSeen, is_ours, is_retained_by},
     refusal::{Refusal, read_refusal, words_of},
     render::Prepared,
     trouble::Trouble,
     validate::Identity,
 };
-use crds::{Reason, Sandbox};
+use crds::{Reason, Sandbox, keys};
 use k8s_openapi::{
     NamespaceResourceScope,
     api::core::v1::{Namespace, PersistentVolumeClaim, Pod},
 };
 use kube::{
     Api, Client, Resource, ResourceExt,
-    api::{DeleteParams, PostParams, Preconditions},
+    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
 };
 use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
 use std::{fmt::Debug, future::Future, time::Duration};
 
 /// Longest wait for one answer of the API server.
@@ -73,23 +73,32 @@ pub async fn namespace_is_terminating(client: &Client, namespace: &str) -> bool 
 /// Does what a plan says.
 pub async fn apply(
     client: &Client,
-    metrics: &Metrics,
     identity: &Identity,
     act: &Act,
     prepared: Option<Prepared>,
-    child: &str,
 ) -> Result<Applied, ApplyError> {
     let namespace = &identity.namespace;
+    let claims = || Api::<PersistentVolumeClaim>::namespaced(client.clone(), namespace);
     match act {
         Act::Nothing => Ok(Applied::Done),
         Act::Start { new_claim: _ } => match prepared {
-            Some(prepared) => start(client, metrics, identity, prepared).await,
+            Some(prepared) => start(client, identity, prepared).await,
             None => Ok(Applied::Done),
         },
-        Act::DeletePod { uid } => {
+        Act::TakeBack(claim) => {
+            let label = format!("/metadata/labels/{}", keys::SANDBOX_UID.replace('/', "~1"));
+            let change = json!({ "op": "replace", "path": label, "value": identity.uid });
+            patch_claim("taking back claim", &claims(), claim, change).await
+        }
+        Act::Grow(claim, size) => {
+            let change = json!({ "op": "replace", "path": "/spec/resources/requests/storage", "value": size });
+            patch_claim("enlarging claim", &claims(), claim, change).await
+        }
+        Act::DeletePod { name, uid, resource_version } => {
             let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-            metrics.wrote(Write::DeletePod);
-            delete("deleting pod", &pods, child, Preconditions { uid: Some(uid.clone()), resource_version: None }).await
+            let preconditions =
+                Preconditions { uid: Some(uid.clone()), resource_version: Some(resource_version.clone()) };
+            delete("deleting pod", &pods, name, preconditions).await
         }
         Act::DeleteSandbox => {
             let sandboxes: Api<Sandbox> = Api::namespaced(client.clone(), namespace);
@@ -97,30 +106,59 @@ pub async fn apply(
                 uid: Some(identity.uid.clone()),
                 resource_version: Some(identity.resource_version.clone()),
             };
-            metrics.wrote(Write::DeleteSandbox);
             delete("deleting sandbox", &sandboxes, &identity.name, preconditions).await
         }
     }
 }
 
-/// The claim first: a pod without it would only wait.
-async fn start(
-    client: &Client,
-    metrics: &Metrics,
-    identity: &Identity,
-    prepared: Prepared,
+/// Changes to exactly this version of an object: a `replace` of the version is answered with 409 when there is a newer one, where a
+/// failed `test` would be a 422. Operations always make a patch; an empty one would be refused.
+pub(crate) fn patch_of_version(
+    uid: Option<&String>,
+    resource_version: Option<&String>,
+    changes: impl IntoIterator<Item = Value>,
+) -> Patch<Value> {
+    let version = [
+        json!({ "op": "test", "path": "/metadata/uid", "value": uid }),
+        json!({ "op": "replace", "path": "/metadata/resourceVersion", "value": resource_version }),
+    ];
+    let operations = version.into_iter().chain(changes).collect();
+    Patch::Json(serde_json::from_value(Value::Array(operations)).unwrap_or_default())
+}
+
+/// One change of a claim.
+async fn patch_claim(
+    what: &'static str,
+    claims: &Api<PersistentVolumeClaim>,
+    claim: &ClaimSeen,
+    change: Value,
 ) -> Result<Applied, ApplyError> {
+    let patch = patch_of_version(Some(&claim.uid), Some(&claim.resource_version), [change]);
+    match request(what, &claim.name, claims.patch(&claim.name, &PatchParams::default(), &patch)).await? {
+        Ok(_) => Ok(Applied::Done),
+        Err(refusal) => Ok(not_done(refusal)),
+    }
+}
+
+fn not_done(refusal: Refusal) -> Applied {
+    match refusal {
+        Refusal::Refused(trouble) => Applied::Refused(trouble),
+        Refusal::NamespaceTerminating => Applied::NamespaceTerminating,
+        Refusal::Exists | Refusal::Outdated | Refusal::Unavailable => Applied::Outdated,
+    }
+}
+
+/// The claim first: a pod without it would only wait.
+async fn start(client: &Client, identity: &Identity, prepared: Prepared) -> Result<Applied, ApplyError> {
     let Prepared { claim, pod } = prepared;
     if let Some(claim) = claim {
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &identity.namespace);
-        metrics.wrote(Write::CreateClaim);
         match create("creating claim", &claims, &claim, &identity.uid).await? {
             Applied::Done => {}
             other @ (Applied::Refused(_) | Applied::Outdated | Applied::NamespaceTerminating) => return Ok(other),
         }
     }
     let pods: Api<Pod> = Api::namespaced(client.clone(), &identity.namespace);
-    metrics.wrote(Write::CreatePod);
     create("creating pod", &pods, &pod, &identity.uid).await
 }
 
@@ -135,16 +173,14 @@ where
     match refusal {
         // The cache may be behind, so the object itself says whose it is.
         Refusal::Exists => match request("reading", &name, api.get(&name)).await? {
-            Ok(found) if is_ours(&found, owner_uid) => Ok(Applied::Done),
+            Ok(found) if is_ours(&found, owner_uid) || is_retained_by(&found, owner_uid) => Ok(Applied::Done),
             Ok(_) => {
                 let message = format!("an object named {name} exists and does not belong to this sandbox; delete it");
                 Ok(Applied::Refused(Trouble::new(Reason::ForeignObject, message)))
             }
             Err(_) => Ok(Applied::Outdated),
         },
-        Refusal::Refused(trouble) => Ok(Applied::Refused(trouble)),
-        Refusal::NamespaceTerminating => Ok(Applied::NamespaceTerminating),
-        Refusal::Outdated | Refusal::Unavailable => Ok(Applied::Outdated),
+        other => Ok(not_done(other)),
     }
 }
 
@@ -160,9 +196,7 @@ where
     let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
     match request(what, name, api.delete(name, &parameters)).await? {
         Ok(_) => Ok(Applied::Done),
-        Err(Refusal::Refused(trouble)) => Ok(Applied::Refused(trouble)),
-        Err(Refusal::NamespaceTerminating) => Ok(Applied::NamespaceTerminating),
-        Err(Refusal::Exists | Refusal::Outdated | Refusal::Unavailable) => Ok(Applied::Outdated),
+        Err(refusal) => Ok(not_done(refusal)),
     }
 }
 

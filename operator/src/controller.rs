@@ -2,31 +2,39 @@
 
 use crate::{
     apply::{Applied, ApplyError, apply, namespace_is_terminating},
+    clock::Now,
     decide::{Act, Plan, decide},
     health::Readiness,
     history::History,
+    inquire::Inquirer,
+    isolation::Isolation,
+    leader::Leading,
     metrics::Metrics,
     observe::{Stores, observe, observe_template},
     render::prepare,
-    report::{Reported, publish, report},
-    status::{ready_words, says_something_new, with_trouble},
-    validate::{ValidSandbox, template_name, validate},
-    watch::{Guarded, Watches, watch},
+    report::{Reported, count, publish, report},
+    status::{ready_words, says_something_new, suspended_reason, with_trouble},
+    trouble::Trouble,
+    validate::{Identity, ValidSandbox, template_name, validate},
+    watch::{Guarded, Watches, watch_namespace},
 };
-use futures_util::StreamExt;
+use crds::SandboxStatus;
+use futures_util::{Stream, StreamExt, stream};
 use jiff::{SignedDuration, Timestamp};
 use kube::{
     Client, ResourceExt,
     runtime::{
         controller::{self, Action, Config},
         events::{Recorder, Reporter},
+        reflector::ObjectRef,
     },
 };
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// Sandboxes looked at side by side.
@@ -37,16 +45,26 @@ const FIRST_RETRY: Duration = Duration::from_millis(500);
 const LONGEST_RETRY: Duration = Duration::from_mins(1);
 /// A pass that lost against another writer looks again after this, should the watch not bring the news earlier.
 const OUTDATED_RETRY: Duration = Duration::from_secs(2);
+/// A namespace that was not being deleted is asked about again after this.
+const LIVING_FOR: Duration = Duration::from_secs(1);
+/// Questions of one pass.
+const QUESTIONS: usize = 3;
 /// A refused deletion, say for want of a right, is tried again after this.
 const REFUSED_RETRY: SignedDuration = SignedDuration::from_mins(2);
 
 /// What all passes of one namespace share.
 struct Context {
     client: Client,
+    inquirer: Inquirer,
     recorder: Recorder,
     metrics: Arc<Metrics>,
     stores: Stores,
     sandboxd_image: String,
+    isolation: watch::Receiver<Isolation>,
+    isolation_required: bool,
+    began: Instant,
+    /// When the namespace was last seen not to be deleted.
+    seen_living: Mutex<Option<Instant>>,
     memory: Mutex<HashMap<String, Memory>>,
 }
 
@@ -56,6 +74,8 @@ struct Memory {
     uid: String,
     history: History,
     failures: u32,
+    /// The version that our last write has replaced: while the watch still shows it, the next one is on its way.
+    superseded: Option<String>,
 }
 
 /// What a namespace is looked after with.
@@ -64,23 +84,39 @@ pub struct Deps {
     pub client: Client,
     /// Counters.
     pub metrics: Arc<Metrics>,
-    /// Told when the watches have their first lists.
+    /// Told how the watches fare.
     pub readiness: Arc<Readiness>,
+    /// Says when passes may begin.
+    pub leading: Leading,
     /// Image of the init and `files` containers.
     pub sandboxd_image: String,
+    /// Whether the cluster isolates the network of sandboxes.
+    pub isolation: watch::Receiver<Isolation>,
+    /// Whether it has to.
+    pub isolation_required: bool,
 }
 
-/// Looks after one namespace until told to stop; passes that have begun are finished.
+/// When to look again, and what came of a pass, as a label.
+type Outcome = (Action, &'static str);
+
+/// Looks after one namespace until told to stop; passes that have begun are finished. Until it leads it only keeps its stores warm.
 pub async fn run(deps: Deps, namespace: String, stop: CancellationToken) {
-    let Deps { client, metrics, readiness, sandboxd_image } = deps;
-    let Watches { sandboxes, stores, triggers } = watch(&client, &namespace, &metrics);
+    let Deps { client, metrics, readiness, mut leading, sandboxd_image, isolation, isolation_required } = deps;
+    let Watches { sandboxes, stores, triggers } =
+        watch_namespace(&client, &namespace, &metrics, &readiness, isolation.clone());
+    metrics.count_sandboxes(&namespace, sandboxes.clone());
     let reporter = Reporter { controller: "codeexec-operator".to_owned(), instance: None };
     let context = Arc::new(Context {
         recorder: Recorder::new(client.clone(), reporter),
+        inquirer: Inquirer::new(client.clone(), namespace.clone()),
         client,
         metrics,
         stores: stores.clone(),
         sandboxd_image,
+        isolation,
+        isolation_required,
+        began: Instant::now(),
+        seen_living: Mutex::default(),
         memory: Mutex::default(),
     });
     let first_lists = {
@@ -90,27 +126,57 @@ pub async fn run(deps: Deps, namespace: String, stop: CancellationToken) {
                 sandboxes.wait_until_ready(),
                 stores.pods.wait_until_ready(),
                 stores.claims.wait_until_ready(),
+                stores.mountable.wait_until_ready(),
                 stores.templates.wait_until_ready(),
             );
-            if let (Ok(()), Ok(()), Ok(()), Ok(())) = ready {
-                tracing::info!(namespace, sandboxes = sandboxes.len(), "the namespace is looked after");
-                readiness.one_is_ready();
+            if let (Ok(()), Ok(()), Ok(()), Ok(()), Ok(())) = ready {
+                tracing::info!(namespace, sandboxes = sandboxes.len(), "the namespace is known");
             }
         }
     };
-    let passes = controller::applier(
-        |sandbox, context| Box::pin(reconcile(sandbox, context)),
-        retry_after_failure,
-        Arc::clone(&context),
-        sandboxes,
-        triggers.take_until(stop.cancelled_owned()),
-        Config::default().concurrency(CONCURRENCY),
-    )
-    .for_each(|pass| {
-        forget_the_gone(&context, pass.err());
-        std::future::ready(())
-    });
-    tokio::join!(first_lists, passes);
+    let passes = async {
+        let mut triggers = triggers.boxed();
+        // Who is told to stop before the first lists has nothing to finish; the applier would wait for them.
+        let begin = async { tokio::join!(leading.begun(), first_lists) };
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = begin => {}
+            () = drain(&mut triggers) => {}
+        }
+        // What was drained is still to be looked at, like everything else that a new leader finds.
+        let found: Vec<_> = sandboxes.state().iter().map(|sandbox| Ok(ObjectRef::from_obj(sandbox.as_ref()))).collect();
+        controller::applier(
+            |sandbox, context| Box::pin(timed(sandbox, context, stop.clone())),
+            retry_after_failure,
+            Arc::clone(&context),
+            sandboxes,
+            stream::iter(found).chain(triggers).take_until(stop.cancelled()),
+            Config::default().concurrency(CONCURRENCY),
+        )
+        .for_each(|pass| {
+            forget_the_gone(&context, pass.err());
+            std::future::ready(())
+        })
+        .await;
+    };
+    passes.await;
+}
+
+/// Polls a stream, whatever it says: the stores fill only by that.
+async fn drain(triggers: &mut (impl Stream + Unpin)) {
+    while triggers.next().await.is_some() {}
+}
+
+/// One pass, measured. One that was due when the operator was told to stop does not begin.
+async fn timed(sandbox: Arc<Guarded>, context: Arc<Context>, stop: CancellationToken) -> Result<Action, ApplyError> {
+    if stop.is_cancelled() {
+        return Ok(Action::await_change());
+    }
+    let (metrics, began) = (Arc::clone(&context.metrics), Instant::now());
+    let outcome = reconcile(sandbox, context).await;
+    let result = outcome.as_ref().map_or("failed", |(_, result)| *result);
+    metrics.reconciled("Sandbox", result, began.elapsed());
+    outcome.map(|(action, _)| action)
 }
 
 /// Drops the memory of a Sandbox that no longer exists. Failed passes were already logged by [`retry_after_failure`].
@@ -135,6 +201,22 @@ impl Context {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn now(&self) -> Now {
+        let uptime = SignedDuration::try_from(self.began.elapsed()).unwrap_or(SignedDuration::MAX);
+        Now { time: Timestamp::now(), uptime }
+    }
+
+    /// Asked before each write, but not more often than once a second.
+    async fn namespace_is_terminating(&self, namespace: &str) -> bool {
+        let seen = || self.seen_living.lock().unwrap_or_else(PoisonError::into_inner);
+        if seen().is_some_and(|at| at.elapsed() < LIVING_FOR) {
+            return false;
+        }
+        let terminating = namespace_is_terminating(&self.client, namespace).await;
+        *seen() = (!terminating).then(Instant::now);
+        terminating
+    }
+
     fn recall(&self, name: &str, uid: &str) -> History {
         self.lock()
             .get(name)
@@ -144,7 +226,26 @@ impl Context {
     }
 
     fn remember(&self, name: &str, uid: &str, history: History) {
-        self.lock().insert(name.to_owned(), Memory { uid: uid.to_owned(), history, failures: 0 });
+        self.with_memory(name, uid, |memory| {
+            memory.history = history;
+            memory.failures = 0;
+        });
+    }
+
+    /// Changes what is remembered of the Sandbox of this UID; that of an earlier one of its name is dropped.
+    fn with_memory(&self, name: &str, uid: &str, change: impl FnOnce(&mut Memory)) {
+        let mut memory = self.lock();
+        let known = memory.entry(name.to_owned()).or_default();
+        if known.uid != uid {
+            *known = Memory { uid: uid.to_owned(), failures: known.failures, ..Memory::default() };
+        }
+        change(known);
+    }
+
+    fn is_superseded(&self, name: &str, uid: &str, version: &str) -> bool {
+        let memory = self.lock();
+        let known = memory.get(name).filter(|memory| memory.uid == uid);
+        known.is_some_and(|memory| memory.superseded.as_deref() == Some(version))
     }
 
     /// Failures in a row, this one included.
@@ -158,7 +259,6 @@ impl Context {
 
 #[expect(clippy::needless_pass_by_value, reason = "the signature that the applier asks for")]
 fn retry_after_failure(sandbox: Arc<Guarded>, error: &ApplyError, context: Arc<Context>) -> Action {
-    context.metrics.failed();
     let doublings = context.count_failure(&sandbox.name_any()).saturating_sub(1).min(16);
     let wait = FIRST_RETRY.saturating_mul(1 << doublings).min(LONGEST_RETRY);
     let retry_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
@@ -166,19 +266,18 @@ fn retry_after_failure(sandbox: Arc<Guarded>, error: &ApplyError, context: Arc<C
     Action::requeue(wait)
 }
 
-async fn reconcile(sandbox: Arc<Guarded>, context: Arc<Context>) -> Result<Action, ApplyError> {
-    context.metrics.passed();
+async fn reconcile(sandbox: Arc<Guarded>, context: Arc<Context>) -> Result<Outcome, ApplyError> {
     let sandbox = match &sandbox.0 {
         Ok(sandbox) => sandbox,
         Err(invalid) => {
             // It stays as it is until somebody changes it.
             tracing::warn!(sandbox.name = invalid.metadata.name, error = invalid.error, "a Sandbox cannot be read");
-            return Ok(Action::await_change());
+            return Ok((Action::await_change(), "nothing"));
         }
     };
     // A Sandbox that is being deleted gets no writes; its children go by their owner references.
     if sandbox.metadata.deletion_timestamp.is_some() {
-        return Ok(Action::await_change());
+        return Ok((Action::await_change(), "nothing"));
     }
     wait_for_first_lists(&context.stores).await;
     let namespace = sandbox.namespace().unwrap_or_default();
@@ -188,12 +287,22 @@ async fn reconcile(sandbox: Arc<Guarded>, context: Arc<Context>) -> Result<Actio
         Ok(valid) => valid,
         Err(error) => {
             tracing::warn!(sandbox.name = sandbox.name_any(), %error, "a Sandbox cannot be used");
-            return Ok(Action::await_change());
+            return Ok((Action::await_change(), "nothing"));
         }
     };
-    let seen = observe(&context.stores, &namespace, &valid.child, &valid.identity.uid);
+    let Identity { name, uid, resource_version, .. } = &valid.identity;
+    if context.is_superseded(name, uid, resource_version) {
+        return Ok((Action::requeue(OUTDATED_RETRY), "outdated"));
+    }
+    let isolation = (context.isolation.borrow().clone(), context.isolation_required);
+    let mut seen = observe(&context.stores, &valid, isolation);
     let history = context.recall(&valid.identity.name, &valid.identity.uid);
-    let plan = decide(&valid, &seen, &history, Timestamp::now());
+    let mut plan = decide(&valid, &seen, &history, context.now());
+    for _ in 0..QUESTIONS {
+        let Some(question) = plan.question.take() else { break };
+        seen.facts = Box::pin(context.inquirer.inquire(question, seen.facts)).await;
+        plan = decide(&valid, &seen, &history, context.now());
+    }
     Box::pin(carry_out(&context, &valid, plan)).await
 }
 
@@ -203,46 +312,68 @@ async fn wait_for_first_lists(stores: &Stores) {
     let _ = tokio::join!(
         stores.pods.wait_until_ready(),
         stores.claims.wait_until_ready(),
+        stores.mountable.wait_until_ready(),
         stores.templates.wait_until_ready()
     );
 }
 
-async fn carry_out(context: &Context, valid: &ValidSandbox, plan: Plan) -> Result<Action, ApplyError> {
-    let Plan { identity, act, mut status, mut history, mut requeue } = plan;
-    let writes = act != Act::Nothing || says_something_new(&valid.status, &status);
-    if !writes {
+async fn carry_out(context: &Context, valid: &ValidSandbox, plan: Plan) -> Result<Outcome, ApplyError> {
+    let Plan { identity, act, mut status, mut history, mut requeue, question: _ } = plan;
+    if act == Act::Nothing && !says_something_new(&valid.status, &status) {
         context.remember(&identity.name, &identity.uid, history);
-        return Ok(requeue_after(requeue));
+        return Ok((requeue_after(requeue), "nothing"));
     }
-    if namespace_is_terminating(&context.client, &identity.namespace).await {
-        return Ok(Action::await_change());
+    if context.namespace_is_terminating(&identity.namespace).await {
+        return Ok((Action::await_change(), "namespace terminating"));
     }
-    let prepared = prepare(&act, valid, &context.sandboxd_image);
-    let applied =
-        Box::pin(apply(&context.client, &context.metrics, &identity, &act, prepared, valid.child.as_str())).await?;
+    let claim = status.binding.as_ref().map_or(valid.child.as_str(), |binding| &binding.workspace_claim);
+    let prepared = prepare(&act, valid, claim, &context.sandboxd_image);
+    let applied = Box::pin(apply(&context.client, &identity, &act, prepared)).await?;
     log_decision(&identity.name, &identity.namespace, &act, &applied, &status);
-    match applied {
-        Applied::Done => {
-            if let Act::Start { .. } = act {
-                history.trouble = None;
-            }
+    let mut result = "wrote";
+    match (applied, &act) {
+        (Applied::Done, Act::Start { .. }) => history.trouble = None,
+        (Applied::Done, Act::DeletePod { .. }) => context.metrics.pod_deleted(deletion_cause(&status)),
+        (Applied::Done, _) => {}
+        (Applied::Refused(trouble), Act::Grow(_, size)) => {
+            history.resize_refused = Some((size.clone(), trouble));
+            // Said by the next pass, which is due at once.
+            context.remember(&identity.name, &identity.uid, history);
+            return Ok((Action::requeue(Duration::ZERO), "refused"));
         }
-        Applied::Refused(trouble) => {
-            let now = Timestamp::now();
-            status = with_trouble(status, &valid.status, &trouble, now);
+        (Applied::Refused(trouble), _) => {
+            status = with_trouble(status, &valid.status, &trouble, context.now().time);
             history = history.failed(trouble);
-            requeue = Some(history.wait(now, valid.activity.as_ref()).unwrap_or(REFUSED_RETRY));
+            requeue = Some(history.wait(context.now().uptime, valid.activity.as_ref()).unwrap_or(REFUSED_RETRY));
+            result = "refused";
         }
-        Applied::Outdated => return Ok(Action::requeue(OUTDATED_RETRY)),
-        Applied::NamespaceTerminating => return Ok(Action::await_change()),
+        (Applied::Outdated, _) => return Ok((Action::requeue(OUTDATED_RETRY), "outdated")),
+        (Applied::NamespaceTerminating, _) => return Ok((Action::await_change(), "namespace terminating")),
     }
+    let starting_for = history
+        .sight
+        .as_ref()
+        .and_then(|sight| Duration::try_from(context.now().uptime.saturating_sub(sight.seen)).ok());
     context.remember(&identity.name, &identity.uid, history);
-    match report(&context.client, &context.metrics, &identity, &valid.status, &status).await? {
-        Reported::Written => publish(&context.recorder, &identity, &valid.status, &status).await,
+    match report(&context.client, &identity, &valid.status, &status).await? {
+        Reported::Written => {
+            let replaced = Some(identity.resource_version.clone());
+            context.with_memory(&identity.name, &identity.uid, |memory| memory.superseded = replaced);
+            count(&context.metrics, &valid.status, &status, starting_for);
+            publish(&context.recorder, &identity, &valid.status, &status).await;
+        }
         Reported::Nothing => {}
-        Reported::Outdated => return Ok(Action::requeue(OUTDATED_RETRY)),
+        Reported::Outdated => return Ok((Action::requeue(OUTDATED_RETRY), "outdated")),
     }
-    Ok(requeue_after(requeue))
+    Ok((requeue_after(requeue), result))
+}
+
+/// Why a pod is deleted, as a label.
+fn deletion_cause(status: &SandboxStatus) -> &'static str {
+    match suspended_reason(status) {
+        Some(cause) => cause.as_str(),
+        None => Trouble::of_ready(status).map_or("other", |trouble| trouble.reason.as_str()),
+    }
 }
 
 fn requeue_after(wait: Option<SignedDuration>) -> Action {
@@ -267,6 +398,8 @@ const fn act_label(act: &Act) -> &'static str {
         Act::Nothing => "report",
         Act::Start { new_claim: true } => "create claim and pod",
         Act::Start { new_claim: false } => "create pod",
+        Act::TakeBack(_) => "take back claim",
+        Act::Grow(..) => "enlarge claim",
         Act::DeletePod { .. } => "delete pod",
         Act::DeleteSandbox => "delete sandbox",
     }

@@ -3,17 +3,25 @@
 use crate::{observe::is_ours, trouble::Trouble};
 use crds::{Reason, keys};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodCondition, PodStatus};
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition, PodStatus};
 use kube::ResourceExt;
+use sandboxd_protocol::layout;
 
 /// A pod that finds no node is often placed a moment later (a volume being bound, a node coming up): not worth a word before.
-const UNSCHEDULABLE_PATIENCE: SignedDuration = SignedDuration::from_secs(5);
+const UNSCHEDULABLE_PATIENCE: SignedDuration = SignedDuration::from_secs(4);
+
+/// How the kubelet calls the end of a container that was killed at its memory limit.
+const OUT_OF_MEMORY: &str = "OOMKilled";
 
 /// A pod, as far as decisions need it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodSeen {
+    /// Its name.
+    pub name: String,
     /// Its UID.
     pub uid: String,
+    /// Its version.
+    pub resource_version: String,
     /// Whether its controller is this sandbox.
     pub ours: bool,
     /// Hash of the template that it was made from.
@@ -53,7 +61,9 @@ pub enum PodState {
 pub fn pod_seen(pod: &Pod, owner_uid: &str) -> PodSeen {
     let status = pod.status.clone().unwrap_or_default();
     PodSeen {
+        name: pod.name_any(),
         uid: pod.uid().unwrap_or_default(),
+        resource_version: pod.resource_version().unwrap_or_default(),
         ours: is_ours(pod, owner_uid),
         template_hash: pod.annotations().get(keys::TEMPLATE_HASH).cloned(),
         created: pod.metadata.creation_timestamp.as_ref().map(|time| time.0),
@@ -96,12 +106,20 @@ fn condition<'a>(status: &'a PodStatus, name: &str) -> Option<&'a PodCondition> 
 }
 
 fn words(condition: &PodCondition) -> String {
-    condition.message.clone().or_else(|| condition.reason.clone()).unwrap_or_else(|| "no node takes the pod".to_owned())
+    condition
+        .message
+        .clone()
+        .or_else(|| condition.reason.clone())
+        .unwrap_or_else(|| "nothing is said about it".to_owned())
 }
 
 /// How the pod ended, if it did.
 fn finished(status: &PodStatus) -> Option<Trouble> {
     let phase = status.phase.as_deref().filter(|phase| matches!(*phase, "Failed" | "Succeeded"))?;
+    // A pod whose containers end well when they are told to is not said to have failed, even when its node evicted it.
+    if let Some(disruption) = condition(status, "DisruptionTarget").filter(|condition| condition.status == "True") {
+        return Some(Trouble::new(Reason::Evicted, words(disruption)));
+    }
     let reason = status.reason.as_deref().unwrap_or_default();
     let message = match (&status.message, reason) {
         (Some(message), _) => message.clone(),
@@ -140,15 +158,22 @@ fn trouble_of(container: &ContainerStatus, init: bool) -> Option<Trouble> {
             | "PreStartHookError"
             | "PostStartHookError" => Some(Trouble::new(Reason::ContainerRefused, format!("container {name}: {said}"))),
             "CrashLoopBackOff" => Some(crash(container, init)),
-            _ => None,
+            _ => ended_before(container, init),
         };
     }
-    let failed_init = init && exit_code(Some(state)).is_some_and(|code| code != 0);
-    failed_init.then(|| crash(container, init))
+    let Some(end) = &state.terminated else { return ended_before(container, init) };
+    // One that was killed at its memory limit is started again at once, with everything in it lost: worth a word the first time.
+    let worth_a_word = if init { end.exit_code != 0 } else { end.reason.as_deref() == Some(OUT_OF_MEMORY) };
+    worth_a_word.then(|| crash(container, init))
 }
 
-fn exit_code(state: Option<&ContainerState>) -> Option<i32> {
-    state?.terminated.as_ref().map(|end| end.exit_code)
+/// What is wrong with a container that runs again, or is about to, after it ended badly. Said until the pod is ready, so that one which
+/// ends again and again is not said to start each time.
+fn ended_before(container: &ContainerStatus, init: bool) -> Option<Trouble> {
+    let end = container.last_state.as_ref()?.terminated.as_ref()?;
+    let out_of_memory = end.reason.as_deref() == Some(OUT_OF_MEMORY);
+    let worth_a_word = if init { end.exit_code != 0 } else { out_of_memory || container.restart_count > 1 };
+    worth_a_word.then(|| crash(container, init))
 }
 
 /// The container ended, and the kubelet waits before it starts it again.
@@ -159,13 +184,16 @@ fn crash(container: &ContainerStatus, init: bool) -> Trouble {
         let reason = if init { Reason::InitFailed } else { Reason::CrashLooping };
         return Trouble::new(reason, format!("container {name} keeps ending"));
     };
-    let out_of_memory = end.reason.as_deref() == Some("OOMKilled");
+    let out_of_memory = end.reason.as_deref() == Some(OUT_OF_MEMORY);
     // The termination message of `main` is written by code in the sandbox, so it is never repeated; that of our own image is.
     // Nothing of it ran when it could not even be started: then the message is the runtime's.
     let never_ran = matches!(end.reason.as_deref(), Some("StartError" | "ContainerCannotRun"));
     let said = end.message.as_deref().map(str::trim).filter(|text| !text.is_empty() && (init || never_ran));
     let how = said.map_or_else(|| format!("ended with exit code {}", end.exit_code), str::to_owned);
     match (init, out_of_memory) {
+        (true, _) if end.exit_code == i32::from(layout::EXIT_WORKSPACE_UNWRITABLE) => {
+            Trouble::new(Reason::WorkspaceUnwritable, how)
+        }
         (true, _) => Trouble::new(Reason::InitFailed, format!("container {name}: {how}")),
         (false, true) => Trouble::new(Reason::OOMKilled, format!("container {name} was killed at its memory limit")),
         (false, false) => Trouble::new(Reason::CrashLooping, format!("container {name} keeps ending: {how}")),
@@ -228,18 +256,55 @@ mod tests {
     }
 
     #[test]
+    fn a_container_killed_at_its_memory_limit_is_reported_before_it_runs_again() {
+        let mut status = waiting("main", "");
+        status["containerStatuses"][0]["state"] = json!({ "terminated": { "exitCode": 137, "reason": "OOMKilled" } });
+        let PodState::Waiting { trouble: Some(trouble), .. } = state(&status) else { panic!() };
+        assert_eq!(trouble.reason, Reason::OOMKilled);
+        status["containerStatuses"][0]["state"] = json!({ "terminated": { "exitCode": 1, "reason": "Error" } });
+        assert_eq!(state(&status), PodState::Waiting { trouble: None, since: None }, "it is started again");
+    }
+
+    #[test]
+    fn what_ends_again_and_again_is_said_until_it_is_ready() {
+        let mut status = waiting("init", "");
+        status["initContainerStatuses"][0]["state"] = json!({ "running": {} });
+        let PodState::Waiting { trouble: Some(trouble), .. } = state(&status) else { panic!() };
+        assert_eq!(trouble.reason, Reason::InitFailed);
+        let mut status = waiting("main", "");
+        status["containerStatuses"][0]["state"] = json!({ "running": {} });
+        assert_eq!(state(&status), PodState::Waiting { trouble: None, since: None }, "once is no habit");
+        status["containerStatuses"][0]["restartCount"] = json!(2);
+        let PodState::Waiting { trouble: Some(trouble), .. } = state(&status) else { panic!() };
+        assert_eq!(trouble.reason, Reason::CrashLooping);
+    }
+
+    #[test]
+    fn a_workspace_that_cannot_be_written_has_a_reason_of_its_own() {
+        let mut status = waiting("init", "CrashLoopBackOff");
+        status["initContainerStatuses"][0]["lastState"]["terminated"]["exitCode"] =
+            json!(layout::EXIT_WORKSPACE_UNWRITABLE);
+        let PodState::Waiting { trouble: Some(trouble), .. } = state(&status) else { panic!() };
+        assert_eq!(trouble, Trouble::new(Reason::WorkspaceUnwritable, "from inside"));
+    }
+
+    #[test]
     fn an_unplaced_pod_is_given_a_moment() {
         let status = json!({ "phase": "Pending", "conditions": [{ "type": "PodScheduled", "status": "False",
             "reason": "Unschedulable", "message": "0/3 nodes", "lastTransitionTime": "2026-01-01T00:00:00Z" }] });
         let PodState::Waiting { trouble, since } = state(&status) else { panic!() };
         assert_eq!(trouble, Some(Trouble::new(Reason::Unschedulable, "0/3 nodes")));
-        assert_eq!(since, Some("2026-01-01T00:00:05Z".parse().unwrap()));
+        assert_eq!(since, Some("2026-01-01T00:00:04Z".parse().unwrap()));
     }
 
     #[test]
     fn an_evicted_pod_has_ended() {
         let evicted = json!({ "phase": "Failed", "reason": "Evicted", "message": "low on memory" });
         assert_eq!(state(&evicted), PodState::Finished(Trouble::new(Reason::Evicted, "low on memory")));
+        let polite = json!({ "phase": "Succeeded", "conditions": [{ "type": "DisruptionTarget", "status": "True",
+            "reason": "TerminationByKubelet", "message": "Usage of EmptyDir volume exceeds the limit" }] });
+        let expected = Trouble::new(Reason::Evicted, "Usage of EmptyDir volume exceeds the limit");
+        assert_eq!(state(&polite), PodState::Finished(expected));
         let failed = json!({ "phase": "Failed", "reason": "NodeShutdown" });
         assert_eq!(
             state(&failed),

@@ -2,10 +2,11 @@
 
 use crate::{
     decide::Act,
-    validate::{Identity, PodSource, ValidSandbox},
+    validate::{Identity, PodSource, ValidSandbox, WantedWorkspace},
 };
 use crds::{
-    ChildName, Quantity, ResourceList, Sandbox, Toleration, TolerationEffect, TolerationOperator, fallback, keys,
+    ChildName, Quantity, ResourceList, Sandbox, SandboxTemplateSpec, Toleration, TolerationEffect, TolerationOperator,
+    WhenDeleted, fallback, keys,
 };
 use k8s_openapi::{
     api::core::v1::{
@@ -57,75 +58,145 @@ pub struct Prepared {
     pub pod: Pod,
 }
 
+/// The claim that a pod mounts, and which part of it.
+#[derive(Clone, Copy)]
+struct MountedClaim<'a> {
+    name: &'a str,
+    sub_path: Option<&'a str>,
+}
+
+impl MountedClaim<'_> {
+    /// A folder of the workspace, as a path on the claim.
+    fn folder(self, folder: &str) -> String {
+        self.sub_path.map_or_else(|| folder.to_owned(), |sub_path| format!("{sub_path}/{folder}"))
+    }
+}
+
 /// The objects of this act; none for acts that make nothing.
-pub fn prepare(act: &Act, sandbox: &ValidSandbox, sandboxd_image: &str) -> Option<Prepared> {
+pub fn prepare(act: &Act, sandbox: &ValidSandbox, claim: &str, sandboxd_image: &str) -> Option<Prepared> {
     match act {
         Act::Start { new_claim } => {
             let source = sandbox.source.as_ref().ok()?;
+            let sub_path = match &sandbox.workspace {
+                WantedWorkspace::Existing(existing) => existing.sub_path.as_deref(),
+                WantedWorkspace::Own { .. } => None,
+            };
             Some(Prepared {
-                claim: new_claim.then(|| claim(sandbox)),
-                pod: pod(&sandbox.identity, &sandbox.child, source, sandboxd_image),
+                claim: if *new_claim { new_claim_of(sandbox) } else { None },
+                pod: pod(
+                    &sandbox.identity,
+                    &sandbox.child,
+                    source,
+                    MountedClaim { name: claim, sub_path },
+                    sandboxd_image,
+                ),
             })
         }
-        Act::Nothing | Act::DeletePod { .. } | Act::DeleteSandbox => None,
+        Act::Nothing | Act::TakeBack(_) | Act::Grow(..) | Act::DeletePod { .. } | Act::DeleteSandbox => None,
     }
 }
 
-fn metadata(identity: &Identity, child: &ChildName) -> ObjectMeta {
-    let labels = [
-        (keys::NAME, keys::NAME_VALUE),
-        (keys::MANAGED_BY, keys::MANAGED_BY_VALUE),
-        (keys::SANDBOX_UID, &identity.uid),
-    ];
-    ObjectMeta {
-        name: Some(child.to_string()),
-        namespace: Some(identity.namespace.clone()),
-        labels: Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
-        annotations: Some([(keys::SANDBOX.to_owned(), identity.name.clone())].into()),
-        owner_references: Some(vec![OwnerReference {
-            api_version: Sandbox::api_version(&()).into_owned(),
-            kind: Sandbox::kind(&()).into_owned(),
-            name: identity.name.clone(),
-            uid: identity.uid.clone(),
-            controller: Some(true),
-            // Blocking would need a right on the Sandbox's finalizers where the cluster checks that.
-            block_owner_deletion: None,
-        }]),
-        ..ObjectMeta::default()
+/// A pod of this template that belongs to nobody, to ask the API server whether it would take one.
+pub fn template_pod(namespace: &str, source: &PodSource, sandboxd_image: &str) -> Pod {
+    let name = "codeexec-template-trial";
+    let metadata = ObjectMeta {
+        name: Some(name.to_owned()),
+        namespace: Some(namespace.to_owned()),
+        ..pod_metadata(source, &[], &[])
+    };
+    let claim = MountedClaim { name, sub_path: None };
+    Pod { metadata, spec: Some(pod_spec(source, claim, sandboxd_image)), status: None }
+}
+
+/// Labels or annotations.
+pub(crate) fn owned(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
+    entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
+fn labels(identity: &Identity) -> [(&str, &str); 3] {
+    [(keys::NAME, keys::NAME_VALUE), (keys::MANAGED_BY, keys::MANAGED_BY_VALUE), (keys::SANDBOX_UID, &identity.uid)]
+}
+
+fn owner_of(identity: &Identity) -> OwnerReference {
+    OwnerReference {
+        api_version: Sandbox::api_version(&()).into_owned(),
+        kind: Sandbox::kind(&()).into_owned(),
+        name: identity.name.clone(),
+        uid: identity.uid.clone(),
+        controller: Some(true),
+        // Blocking would need a right on the Sandbox's finalizers where the cluster checks that.
+        block_owner_deletion: None,
     }
 }
 
-fn claim(sandbox: &ValidSandbox) -> PersistentVolumeClaim {
-    PersistentVolumeClaim {
-        metadata: metadata(&sandbox.identity, &sandbox.child),
+/// A claim that is kept has no owner, so that nothing that deletes the Sandbox can take it along.
+fn new_claim_of(sandbox: &ValidSandbox) -> Option<PersistentVolumeClaim> {
+    let WantedWorkspace::Own { size, class, modes, when_deleted } = &sandbox.workspace else { return None };
+    let identity = &sandbox.identity;
+    let tenant = sandbox.owner.as_deref().map(|owner| (keys::OWNER, owner));
+    let annotations: Vec<_> = [(keys::SANDBOX, identity.name.as_str())].into_iter().chain(tenant).collect();
+    Some(PersistentVolumeClaim {
+        metadata: ObjectMeta {
+            name: Some(sandbox.child.to_string()),
+            namespace: Some(identity.namespace.clone()),
+            labels: Some(owned(&labels(identity))),
+            annotations: Some(owned(&annotations)),
+            owner_references: match when_deleted {
+                WhenDeleted::Delete => Some(vec![owner_of(identity)]),
+                WhenDeleted::Retain => None,
+            },
+            ..ObjectMeta::default()
+        },
         spec: Some(PersistentVolumeClaimSpec {
-            access_modes: Some(vec!["ReadWriteOnce".to_owned()]),
-            storage_class_name: sandbox.storage_class.clone(),
+            access_modes: Some(modes.iter().map(|mode| mode.as_str().to_owned()).collect()),
+            storage_class_name: class.clone(),
             resources: Some(VolumeResourceRequirements {
-                requests: Some([("storage".to_owned(), kube_quantity(&sandbox.workspace_size))].into()),
+                requests: Some([("storage".to_owned(), kube_quantity(size))].into()),
                 limits: None,
             }),
             ..PersistentVolumeClaimSpec::default()
         }),
         status: None,
-    }
+    })
 }
 
-fn pod(identity: &Identity, child: &ChildName, source: &PodSource, sandboxd_image: &str) -> Pod {
-    let mut metadata = metadata(identity, child);
-    metadata.labels.get_or_insert_default().insert(keys::TEMPLATE.to_owned(), source.template.clone());
-    metadata.annotations.get_or_insert_default().insert(keys::TEMPLATE_HASH.to_owned(), source.hash.clone());
-    Pod { metadata, spec: Some(pod_spec(source, child, sandboxd_image)), status: None }
+/// Labels and annotations: the template's, and over them ours.
+fn pod_metadata(source: &PodSource, labels: &[(&str, &str)], annotations: &[(&str, &str)]) -> ObjectMeta {
+    let theirs = source.spec.pod_metadata.clone().unwrap_or_default();
+    let (mut all_labels, mut all_annotations) = (theirs.labels, theirs.annotations);
+    all_labels.retain(|key, _| !key.starts_with(keys::PREFIX));
+    all_annotations.retain(|key, _| !key.starts_with(keys::PREFIX));
+    all_labels.extend(owned(labels));
+    all_labels.insert(keys::TEMPLATE.to_owned(), source.template.clone());
+    all_annotations.extend(owned(annotations));
+    all_annotations.insert(keys::TEMPLATE_HASH.to_owned(), source.hash.clone());
+    ObjectMeta { labels: Some(all_labels), annotations: Some(all_annotations), ..ObjectMeta::default() }
+}
+
+fn pod(
+    identity: &Identity,
+    child: &ChildName,
+    source: &PodSource,
+    claim: MountedClaim<'_>,
+    sandboxd_image: &str,
+) -> Pod {
+    let metadata = ObjectMeta {
+        name: Some(child.to_string()),
+        namespace: Some(identity.namespace.clone()),
+        owner_references: Some(vec![owner_of(identity)]),
+        ..pod_metadata(source, &labels(identity), &[(keys::SANDBOX, &identity.name)])
+    };
+    Pod { metadata, spec: Some(pod_spec(source, claim, sandboxd_image)), status: None }
 }
 
 /// The pod of this template on this claim.
-fn pod_spec(source: &PodSource, claim: &ChildName, sandboxd_image: &str) -> PodSpec {
+fn pod_spec(source: &PodSource, claim: MountedClaim<'_>, sandboxd_image: &str) -> PodSpec {
     let template = &source.spec;
     let user = i64::from(layout::USER);
     PodSpec {
-        init_containers: Some(vec![init_container(sandboxd_image)]),
-        containers: vec![main_container(source), files_container(sandboxd_image)],
-        volumes: Some(volumes(claim)),
+        init_containers: Some(vec![init_container(sandboxd_image, claim)]),
+        containers: vec![main_container(source, claim), files_container(sandboxd_image, claim)],
+        volumes: Some(volumes(template, claim)),
         hostname: Some(layout::HOSTNAME.to_owned()),
         restart_policy: Some("Always".to_owned()),
         termination_grace_period_seconds: Some(GRACE_SECONDS),
@@ -141,6 +212,10 @@ fn pod_spec(source: &PodSource, claim: &ChildName, sandboxd_image: &str) -> PodS
             ..PodSecurityContext::default()
         }),
         runtime_class_name: template.runtime_class_name.clone(),
+        host_users: template.host_users,
+        priority_class_name: template.priority_class_name.clone(),
+        affinity: template.affinity.clone(),
+        topology_spread_constraints: Some(template.topology_spread_constraints.clone()).filter(|list| !list.is_empty()),
         node_selector: Some(template.node_selector.clone()).filter(|selector| !selector.is_empty()),
         tolerations: Some(template.tolerations.iter().map(toleration).collect())
             .filter(|list: &Vec<_>| !list.is_empty()),
@@ -156,7 +231,15 @@ fn pod_spec(source: &PodSource, claim: &ChildName, sandboxd_image: &str) -> PodS
     }
 }
 
-fn volumes(claim: &ChildName) -> Vec<Volume> {
+fn volumes(template: &SandboxTemplateSpec, claim: MountedClaim<'_>) -> Vec<Volume> {
+    let existing = |name: String, claim: &str, read_only: bool| Volume {
+        name,
+        persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
+            claim_name: claim.to_owned(),
+            read_only: read_only.then_some(true),
+        }),
+        ..Volume::default()
+    };
     let empty = |name: &str, size: &str, medium: Option<&str>| Volume {
         name: name.to_owned(),
         empty_dir: Some(EmptyDirVolumeSource {
@@ -166,30 +249,29 @@ fn volumes(claim: &ChildName) -> Vec<Volume> {
         }),
         ..Volume::default()
     };
-    vec![
-        Volume {
-            name: WORKSPACE_VOLUME.to_owned(),
-            persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
-                claim_name: claim.to_string(),
-                read_only: None,
-            }),
-            ..Volume::default()
-        },
+    let own = vec![
+        existing(WORKSPACE_VOLUME.to_owned(), claim.name, false),
         empty(BINARY_VOLUME, BINARY_SIZE, None),
         empty(HOME_VOLUME, HOME_SIZE, None),
         empty(SHM_VOLUME, SHM_SIZE, Some("Memory")),
         empty(MAIN_RUN_VOLUME, RUN_SIZE, None),
         empty(FILES_RUN_VOLUME, RUN_SIZE, None),
-    ]
+    ];
+    let mounts = template.mounts.iter().enumerate();
+    own.into_iter()
+        .chain(mounts.map(|(n, mount)| existing(mount_volume(n), &mount.claim_name, mount.read_only)))
+        .collect()
 }
 
-fn init_container(image: &str) -> Container {
+/// Name of the volume of the template's n-th mount.
+fn mount_volume(n: usize) -> String {
+    format!("mount-{n}")
+}
+
+fn init_container(image: &str, claim: MountedClaim<'_>) -> Container {
     let command = [IMAGE_BINARY, "init", "--binary-to", layout::BINARY, "--claim", layout::CLAIM];
     Container {
-        volume_mounts: Some(vec![
-            mount(BINARY_VOLUME, layout::BINARY_DIR, false),
-            mount(WORKSPACE_VOLUME, layout::CLAIM, false),
-        ]),
+        volume_mounts: Some(vec![mount(BINARY_VOLUME, layout::BINARY_DIR, false), whole_claim(claim)]),
         resources: Some(fixed_resources("500m", "64Mi", "64Mi")),
         // Its last words are what a failed start is reported with.
         termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
@@ -197,7 +279,12 @@ fn init_container(image: &str) -> Container {
     }
 }
 
-fn main_container(source: &PodSource) -> Container {
+/// The claim as our own containers see it.
+fn whole_claim(claim: MountedClaim<'_>) -> VolumeMount {
+    VolumeMount { sub_path: claim.sub_path.map(str::to_owned), ..mount(WORKSPACE_VOLUME, layout::CLAIM, false) }
+}
+
+fn main_container(source: &PodSource, claim: MountedClaim<'_>) -> Container {
     let template = &source.spec;
     let env = template.env.iter().map(|variable| EnvVar {
         name: variable.name.clone(),
@@ -208,7 +295,7 @@ fn main_container(source: &PodSource) -> Container {
     // HOME comes before the workspace inside it.
     let mut mounts = vec![mount(HOME_VOLUME, layout::HOME, false)];
     mounts.extend(layout::FOLDERS.iter().map(|folder| VolumeMount {
-        sub_path: Some(folder.claim.to_owned()),
+        sub_path: Some(claim.folder(folder.claim)),
         ..mount(WORKSPACE_VOLUME, folder.path, !folder.writable)
     }));
     mounts.extend([
@@ -216,6 +303,10 @@ fn main_container(source: &PodSource) -> Container {
         mount(MAIN_RUN_VOLUME, layout::SOCKET_DIR, false),
         mount(BINARY_VOLUME, layout::BINARY_DIR, true),
     ]);
+    mounts.extend(template.mounts.iter().enumerate().map(|(n, wanted)| VolumeMount {
+        sub_path: wanted.sub_path.clone(),
+        ..mount(&mount_volume(n), &wanted.mount_path, wanted.read_only)
+    }));
     Container {
         env: Some(env.collect()).filter(|list: &Vec<_>| !list.is_empty()),
         volume_mounts: Some(mounts),
@@ -225,9 +316,9 @@ fn main_container(source: &PodSource) -> Container {
     }
 }
 
-fn files_container(image: &str) -> Container {
+fn files_container(image: &str, claim: MountedClaim<'_>) -> Container {
     let mounts = vec![
-        mount(WORKSPACE_VOLUME, layout::CLAIM, false),
+        whole_claim(claim),
         mount(FILES_RUN_VOLUME, layout::SOCKET_DIR, false),
         mount(BINARY_VOLUME, layout::BINARY_DIR, true),
     ];
@@ -239,7 +330,8 @@ fn files_container(image: &str) -> Container {
     }
 }
 
-fn container(name: &str, image: &str, command: &[&str]) -> Container {
+/// A container as Pod Security `restricted` wants it, with a read-only root file system.
+pub(crate) fn container(name: &str, image: &str, command: &[&str]) -> Container {
     Container {
         name: name.to_owned(),
         image: Some(image.to_owned()),
@@ -270,17 +362,18 @@ fn kube_quantity(quantity: &Quantity) -> KubeQuantity {
 }
 
 /// Our own containers: limits for the worst case, next to nothing asked of the node.
-fn fixed_resources(cpu: &str, memory: &str, storage: &str) -> ResourceRequirements {
-    let amounts = |cpu: &str, memory: &str, storage: &str| -> BTreeMap<String, KubeQuantity> {
-        [("cpu", cpu), ("memory", memory), ("ephemeral-storage", storage)]
-            .map(|(name, amount)| (name.to_owned(), KubeQuantity(amount.to_owned())))
-            .into()
-    };
+pub(crate) fn fixed_resources(cpu: &str, memory: &str, storage: &str) -> ResourceRequirements {
     ResourceRequirements {
         limits: Some(amounts(cpu, memory, storage)),
         requests: Some(amounts("10m", "16Mi", "16Mi")),
         claims: None,
     }
+}
+
+fn amounts(cpu: &str, memory: &str, storage: &str) -> BTreeMap<String, KubeQuantity> {
+    [("cpu", cpu), ("memory", memory), ("ephemeral-storage", storage)]
+        .map(|(name, amount)| (name.to_owned(), KubeQuantity(amount.to_owned())))
+        .into()
 }
 
 /// Limits are always set. A request is what the template says; else, when the template sets the limit, Kubernetes takes the limit

@@ -1,13 +1,15 @@
 //! Watches of one namespace: fills the stores, and names the Sandboxes that something happened to.
 
 use crate::{
+    health::Readiness,
+    isolation::Isolation,
     metrics::Metrics,
-    observe::{Stores, label_selector},
+    observe::{Stores, label_selector, mountable_selector, uses_claim},
     validate::template_name,
 };
-use crds::{Sandbox, SandboxTemplate};
+use crds::{Sandbox, SandboxTemplate, keys};
 use futures_util::{Stream, StreamExt, future, stream};
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, PodSpec, Volume};
 use kube::{
     Api, Client, Resource, ResourceExt,
     core::DeserializeGuard,
@@ -18,7 +20,8 @@ use kube::{
     },
 };
 use serde::de::DeserializeOwned;
-use std::{convert::Infallible, fmt::Debug, sync::Arc};
+use std::{convert::Infallible, fmt::Debug, sync::Arc, time::Duration};
+use tokio::sync::watch;
 
 /// A Sandbox that may be one we cannot read: one bad object must not stop the watch of all others.
 pub type Guarded = DeserializeGuard<Sandbox>;
@@ -27,6 +30,8 @@ pub type Guarded = DeserializeGuard<Sandbox>;
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// Objects in one answer of a list.
 const PAGE: u32 = 500;
+/// How often the watches show that they are polled, and when they count as stuck.
+const PULSE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_mins(1));
 
 /// Everything watched in one namespace.
 pub struct Watches<Triggers> {
@@ -39,34 +44,63 @@ pub struct Watches<Triggers> {
 }
 
 /// Begins to watch.
-pub fn watch(
+pub fn watch_namespace(
     client: &Client,
     namespace: &str,
     metrics: &Arc<Metrics>,
+    readiness: &Arc<Readiness>,
+    isolation: watch::Receiver<Isolation>,
 ) -> Watches<impl Stream<Item = Result<ObjectRef<Guarded>, Infallible>> + Send + 'static> {
     let all = || watcher::Config::default().any_semantic().page_size(PAGE);
     let ours = || all().labels(label_selector());
-    let (sandboxes, touched_sandboxes) = reflect::<Guarded>(client, namespace, all(), metrics);
+    let (sandboxes, touched_sandboxes) = reflect::<Guarded>(client, namespace, all(), strip, metrics, readiness);
     let (templates, touched_templates) =
-        reflect::<DeserializeGuard<SandboxTemplate>>(client, namespace, all(), metrics);
-    let (pods, touched_pods) = reflect::<Pod>(client, namespace, ours(), metrics);
-    let (claims, touched_claims) = reflect::<PersistentVolumeClaim>(client, namespace, ours(), metrics);
-    let users = sandboxes.clone();
+        reflect::<DeserializeGuard<SandboxTemplate>>(client, namespace, all(), strip, metrics, readiness);
+    let (pods, touched_pods) = reflect::<Pod>(client, namespace, ours(), strip_pod, metrics, readiness);
+    let (claims, touched_claims) =
+        reflect::<PersistentVolumeClaim>(client, namespace, ours(), strip, metrics, readiness);
+    let mountable_ones = all().labels(&mountable_selector());
+    let (mountable, touched_mountable) =
+        reflect::<PersistentVolumeClaim>(client, namespace, mountable_ones, strip, metrics, readiness);
+    let (users, mounters, mounted, everybody) =
+        (sandboxes.clone(), sandboxes.clone(), templates.clone(), sandboxes.clone());
+    let (every, limit) = PULSE;
+    let beats = readiness.pulse(&format!("the watches of namespace {namespace}"), limit).beats(every);
     let triggers = stream::select_all([
         touched_sandboxes.map(|sandbox| ObjectRef::from_obj(&sandbox)).boxed(),
         touched_templates.flat_map(move |template| stream::iter(users_of(&users, &template.name_any()))).boxed(),
         touched_pods.flat_map(|pod| stream::iter(owners(&pod))).boxed(),
         touched_claims.flat_map(|claim| stream::iter(owners(&claim))).boxed(),
+        touched_mountable
+            .flat_map(move |claim| stream::iter(mounters_of(&mounters, &mounted, &claim.name_any())))
+            .boxed(),
+        changes(isolation).flat_map(move |()| stream::iter(references(&everybody, |_| true))).boxed(),
+        beats.boxed(),
     ]);
-    Watches { sandboxes, stores: Stores { pods, claims, templates }, triggers: triggers.map(Ok) }
+    Watches { sandboxes, stores: Stores { pods, claims, mountable, templates }, triggers: triggers.map(Ok) }
 }
 
-/// A store, and the objects that change. Errors are counted and logged, and the watch goes on after a back-off.
-fn reflect<K>(
+/// An item for each change; endless.
+fn changes(isolation: watch::Receiver<Isolation>) -> impl Stream<Item = ()> {
+    let next = |mut isolation: watch::Receiver<Isolation>| async move {
+        match isolation.changed().await {
+            Ok(()) => Some(((), isolation)),
+            // Nobody is left to say anything.
+            Err(_) => future::pending().await,
+        }
+    };
+    stream::unfold(isolation, next)
+}
+
+/// A store, and the objects that change, without what `strip` drops. Errors are counted and logged, and the watch goes on after a
+/// back-off.
+pub(crate) fn reflect<K>(
     client: &Client,
     namespace: &str,
     config: watcher::Config,
+    strip: fn(&mut K),
     metrics: &Arc<Metrics>,
+    readiness: &Arc<Readiness>,
 ) -> (Store<K>, impl Stream<Item = K> + Send + 'static)
 where
     K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>
@@ -79,16 +113,20 @@ where
 {
     let (store, writer) = reflector::store();
     let api: Api<K> = Api::namespaced(client.clone(), namespace);
+    let group = K::group(&());
+    let resource = if group.is_empty() { K::plural(&()).into_owned() } else { format!("{}.{group}", K::plural(&())) };
+    let health = readiness.watch(namespace, &resource);
     let (metrics, namespace) = (Arc::clone(metrics), namespace.to_owned());
     let objects = watcher(api, config)
         .default_backoff()
+        .inspect(move |event| health.observe(event))
         .modify(strip)
         .reflect(writer)
         .touched_objects()
         .filter_map(move |event| {
             let object = event
                 .inspect_err(|error| {
-                    metrics.watch_failed();
+                    metrics.watch_failed(&K::kind(&()));
                     tracing::warn!(namespace, kind = %K::kind(&()), %error, "a watch was interrupted; it goes on after a pause");
                 })
                 .ok();
@@ -98,7 +136,7 @@ where
 }
 
 /// Drops what no decision reads: the largest part of many objects.
-fn strip<K: Resource>(object: &mut K) {
+pub(crate) fn strip<K: Resource>(object: &mut K) {
     let meta = object.meta_mut();
     meta.managed_fields = None;
     if let Some(annotations) = &mut meta.annotations {
@@ -106,18 +144,56 @@ fn strip<K: Resource>(object: &mut K) {
     }
 }
 
+/// Of a pod's spec no more than its node and its claims are read, and the spec is nearly all of it.
+fn strip_pod(pod: &mut Pod) {
+    strip(pod);
+    let spec = pod.spec.take().unwrap_or_default();
+    let is_claim = |volume: &Volume| volume.persistent_volume_claim.is_some();
+    let volumes = spec.volumes.map(|volumes| volumes.into_iter().filter(is_claim).collect());
+    pod.spec = Some(PodSpec { node_name: spec.node_name, volumes, ..PodSpec::default() });
+    if let Some(status) = &mut pod.status {
+        let containers = status.init_container_statuses.iter_mut().chain(&mut status.container_statuses).flatten();
+        for container in containers {
+            (container.volume_mounts, container.resources, container.allocated_resources) = (None, None, None);
+            container.image_id = String::new();
+        }
+    }
+}
+
+/// The Sandbox that a pod or claim names; a claim that is kept has no owner reference. A claim that an earlier sandbox has left is
+/// of interest to the one of that name, too.
 fn owners<K: Resource>(object: &K) -> Vec<ObjectRef<Guarded>> {
     let namespace = object.meta().namespace.as_deref();
     let owners = object.meta().owner_references.iter().flatten();
-    owners.filter_map(|owner| ObjectRef::from_owner_ref(namespace, owner, ())).collect()
+    let mut owners: Vec<_> = owners.filter_map(|owner| ObjectRef::from_owner_ref(namespace, owner, ())).collect();
+    let named = object.meta().annotations.as_ref().and_then(|annotations| annotations.get(keys::SANDBOX));
+    if let (true, Some(name)) = (owners.is_empty(), named) {
+        owners.push(ObjectRef::new(name).within(namespace.unwrap_or_default()));
+    }
+    owners
 }
 
 fn users_of(sandboxes: &Store<Guarded>, template: &str) -> Vec<ObjectRef<Guarded>> {
-    let uses = |sandbox: &Guarded| sandbox.0.as_ref().is_ok_and(|sandbox| template_name(sandbox) == template);
+    references(sandboxes, |sandbox| template_name(sandbox) == template)
+}
+
+fn mounters_of(
+    sandboxes: &Store<Guarded>,
+    templates: &Store<DeserializeGuard<SandboxTemplate>>,
+    claim: &str,
+) -> Vec<ObjectRef<Guarded>> {
+    references(sandboxes, |sandbox| {
+        let namespace = sandbox.namespace().unwrap_or_default();
+        let template = templates.get(&ObjectRef::new(template_name(sandbox)).within(&namespace));
+        uses_claim(sandbox, template.as_ref().and_then(|template| template.0.as_ref().ok()), claim)
+    })
+}
+
+fn references(sandboxes: &Store<Guarded>, which: impl Fn(&Sandbox) -> bool) -> Vec<ObjectRef<Guarded>> {
     sandboxes
         .state()
         .iter()
-        .filter(|sandbox| uses(sandbox))
+        .filter(|sandbox| sandbox.0.as_ref().is_ok_and(&which))
         .map(|sandbox| ObjectRef::from_obj(sandbox.as_ref()))
         .collect()
 }

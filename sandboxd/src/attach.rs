@@ -3,6 +3,7 @@
 use rustix::{
     event::{PollFd, poll},
     fs::Timespec,
+    pipe::fcntl_setpipe_size,
     process::{DumpableBehavior, set_dumpable_behavior},
 };
 use std::{
@@ -19,6 +20,8 @@ const SOCKET_DEADLINE: Duration = Duration::from_secs(30);
 /// Time between two tries.
 const SOCKET_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 const BUFFER: usize = 128 * 1024;
+/// Bytes that each of our pipes holds, if that is allowed: so fewer turns are taken with the program at its other end.
+const PIPE: usize = 512 * 1024;
 
 /// Joins them until either direction ends.
 pub(crate) fn run(socket: &Path, server_pid: i32) -> io::Result<()> {
@@ -30,6 +33,10 @@ pub(crate) fn run(socket: &Path, server_pid: i32) -> io::Result<()> {
     }
     let (stdin, stdout) = (File::from(io::stdin().as_fd().try_clone_to_owned()?), io::stdout());
     let stdout = File::from(stdout.as_fd().try_clone_to_owned()?);
+    for pipe in [&stdin, &stdout] {
+        // What is no pipe has no size.
+        let _ = fcntl_setpipe_size(pipe, PIPE);
+    }
     let upwards = socket.try_clone()?;
     thread::Builder::new().spawn(move || {
         let ended = copy(stdin, upwards);

@@ -37,6 +37,18 @@ pub(crate) enum InitError {
     Unwritable { path: PathBuf, user: u32, source: io::Error },
 }
 
+impl InitError {
+    /// Exit status, by which the operator tells a workspace that cannot be written from everything else.
+    pub(crate) const fn exit_status(&self) -> u8 {
+        match self {
+            Self::Binary { .. } => 1,
+            Self::Folder { .. } | Self::NoFolder { .. } | Self::Owner { .. } | Self::Unwritable { .. } => {
+                layout::EXIT_WORKSPACE_UNWRITABLE
+            }
+        }
+    }
+}
+
 pub(crate) fn run(binary: &Path, claim: &Path) -> Result<(), InitError> {
     copy_binary(binary).map_err(|source| InitError::Binary { path: binary.to_owned(), source })?;
     for name in layout::claim_folders() {

@@ -6,14 +6,26 @@
 
 mod attach;
 mod cli;
+mod edit;
 mod files;
 mod http;
 mod init;
+mod limits;
 mod main_half;
 mod names;
+mod probe;
 mod process;
+mod repl;
 mod runs;
 mod serve;
 mod sys;
+mod worker;
+mod workspace;
 
 pub use cli::run_from_arguments;
+
+/// Parts that take hostile bytes, for the fuzzer only.
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing {
+    pub use crate::{edit::fuzzing::edit, files::fuzzing::path};
+}

@@ -52,22 +52,6 @@ pub(crate) fn random_name() -> std::io::Result<String> {
     Ok(hex(&bytes))
 }
 
-/// Undoes percent-encoding; a plus sign is itself. `None` for a `%` without two hex digits.
-pub(crate) fn percent_decode(text: &str) -> Option<Vec<u8>> {
-    let digit = |b: u8| char::from(b).to_digit(16).and_then(|d| u8::try_from(d).ok());
-    let mut out = Vec::with_capacity(text.len());
-    let mut bytes = text.bytes();
-    while let Some(byte) = bytes.next() {
-        if byte == b'%' {
-            let (high, low) = (digit(bytes.next()?)?, digit(bytes.next()?)?);
-            out.push(high << 4 | low);
-        } else {
-            out.push(byte);
-        }
-    }
-    Some(out)
-}
-
 /// The value of one query parameter, still encoded.
 pub(crate) fn query_value<'a>(query: Option<&'a str>, name: &str) -> Option<&'a str> {
     query?.split('&').filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name).map(|(_, value)| value)
@@ -76,7 +60,6 @@ pub(crate) fn query_value<'a>(query: Option<&'a str>, name: &str) -> Option<&'a 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     #[test]
     fn run_ids_are_plain_file_names() {
@@ -85,21 +68,6 @@ mod tests {
         }
         for bad in ["", ".", "..", "a/b", "a b", "é", "a\n", "%2e", &"x".repeat(129)] {
             assert!(RunId::parse(bad).is_none(), "{bad:?}");
-        }
-    }
-
-    #[test]
-    fn only_whole_escapes_are_decoded() {
-        assert_eq!(percent_decode("a%20b+c%FF"), Some(b"a b+c\xff".to_vec()));
-        assert_eq!(percent_decode("%2"), None);
-        assert_eq!(percent_decode("%zz"), None);
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_survive_percent_encoding(bytes: Vec<u8>) {
-            let encoded: String = bytes.iter().flat_map(|b| ["%".to_owned(), hex(&[*b])]).collect();
-            prop_assert_eq!(percent_decode(&encoded), Some(bytes));
         }
     }
 

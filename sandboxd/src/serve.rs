@@ -2,10 +2,16 @@
 
 use crate::{
     cli::{Half, Serve, Transport},
+    edit::Mounts,
     files::FilesHalf,
     http::{self, Answer, Body},
+    limits::{self, Cgroup, watchdog},
     main_half, names,
-    process::{reaper, table::Shims, tree},
+    process::{
+        reaper,
+        table::{Client, Shims},
+        tree,
+    },
     runs::{
         command,
         drive::{Runs, Settings},
@@ -16,7 +22,7 @@ use crate::{
 use hyper::{Request, Response, body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustix::process::{DumpableBehavior, getpid, set_child_subreaper, set_dumpable_behavior};
-use sandboxd_protocol::{BootId, Hello, PROTO, http2 as limits, layout};
+use sandboxd_protocol::{BootId, Hello, PROTO, http2 as settings_of_both_ends, layout};
 use std::{
     convert::Infallible,
     ffi::CString,
@@ -62,6 +68,21 @@ impl Service {
         }
     }
 
+    fn requests(&self) -> settings_of_both_ends::Requests {
+        match self {
+            Self::Main(_) => settings_of_both_ends::MAIN,
+            Self::Files(_) => settings_of_both_ends::FILES,
+        }
+    }
+
+    /// Whoever is connected may soon have work for a shim.
+    fn client(&self) -> Option<Client> {
+        match self {
+            Self::Main(runs) => Some(Client::new(Arc::clone(&runs.shims))),
+            Self::Files(_) => None,
+        }
+    }
+
     async fn drain(&self) {
         match self {
             Self::Main(runs) => runs.drain().await,
@@ -79,12 +100,17 @@ struct Server {
 
 /// Serves until SIGTERM, or until the inherited connection ends.
 pub(crate) fn run(options: &Serve) -> io::Result<()> {
-    let program = std::env::current_exe()?;
+    sys::keep_no_large_allocations();
+    let program = CString::new(std::env::current_exe()?.into_os_string().into_vec())?;
     sys::close_inherited_for_children()?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     set_child_subreaper(Some(getpid()))?;
     sys::block_awaited_signals();
-    let shims = Arc::new(Shims::default());
+    let cgroup = Cgroup::at(&options.cgroup);
+    if options.half == Half::Main {
+        limits::bound_allocations(&cgroup)?;
+    }
+    let shims = Arc::new(Shims::new(program)?);
     let stopping = reaper::start(Arc::clone(&shims))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -93,7 +119,11 @@ pub(crate) fn run(options: &Serve) -> io::Result<()> {
         .build()?;
     let result = runtime.block_on(async {
         let service = match options.half {
-            Half::Main => Service::Main(Arc::new(Runs::new(settings(options, program)?, Arc::clone(&shims))?)),
+            Half::Main => {
+                tokio::spawn(watchdog::watch(cgroup.clone(), Arc::clone(&shims)));
+                let mounts = Mounts::new(options.claim.as_deref());
+                Service::Main(Arc::new(Runs::new(settings(options, cgroup)?, mounts, Arc::clone(&shims))?))
+            }
             Half::Files => Service::Files(Arc::new(FilesHalf::open(options.claim()).await?)),
         };
         let hello = Hello { proto: PROTO, boot: BootId(names::random_name()?) };
@@ -111,19 +141,21 @@ pub(crate) fn run(options: &Serve) -> io::Result<()> {
     result
 }
 
-fn settings(options: &Serve, program: PathBuf) -> io::Result<Settings> {
+fn settings(options: &Serve, cgroup: Cgroup) -> io::Result<Settings> {
     let folder = |name: &str, mounted: &str| match &options.claim {
         Some(claim) => claim.join(name),
         None => PathBuf::from(mounted),
     };
     let text = |path: PathBuf| path.to_string_lossy().into_owned();
     Ok(Settings {
-        program: CString::new(program.into_os_string().into_vec())?,
-        workspace: text(folder("workspace", layout::WORKSPACE)),
+        workspace: CString::new(folder("workspace", layout::WORKSPACE).into_os_string().into_vec())?,
         input: text(folder("uploads", layout::UPLOADS)),
-        environment: command::inherited(std::env::vars_os()),
+        environment: command::inherited(std::env::vars_os(), cgroup.processors()),
+        cgroup,
         output: OutputParent::new(folder("output", layout::OUTPUT)),
+        results: folder("tmp", layout::TMP),
         abandoned_after: options.abandoned_after,
+        call_timeout: options.call_timeout,
     })
 }
 
@@ -190,10 +222,12 @@ async fn serve_connection(mut server: Server, mut stream: UnixStream) {
         return;
     }
     let heard = Arc::new(Heard::new());
+    let _client = server.service.client();
     let io = TokioIo::new(Watched { stream, heard: Arc::clone(&heard) });
     let service = server.service.clone();
+    let requests = service.requests();
     let handler = service_fn(move |request| respond(service.clone(), request));
-    let mut connection = std::pin::pin!(builder().serve_connection(io, handler));
+    let mut connection = std::pin::pin!(builder(requests).serve_connection(io, handler));
     // `serve_connection` may never return while the peer takes no bytes, so silence and the end of the process end it too.
     let silence = heard.silence();
     tokio::select! {
@@ -210,19 +244,19 @@ async fn respond(service: Service, request: Request<Incoming>) -> Result<Respons
     Ok(service.answer(request).await.unwrap_or_else(|why| http::refused(&why)))
 }
 
-fn builder() -> http2::Builder<TokioExecutor> {
+fn builder(requests: settings_of_both_ends::Requests) -> http2::Builder<TokioExecutor> {
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())
-        .initial_stream_window_size(limits::STREAM_WINDOW)
-        .initial_connection_window_size(limits::CONNECTION_WINDOW)
+        .initial_stream_window_size(requests.window)
+        .initial_connection_window_size(settings_of_both_ends::CONNECTION_WINDOW)
         .adaptive_window(false)
-        .max_frame_size(limits::FRAME)
-        .max_concurrent_streams(limits::MAX_STREAMS)
-        .max_header_list_size(limits::MAX_HEADER_LIST)
-        .max_send_buf_size(limits::STREAM_WINDOW as usize)
-        .keep_alive_interval(limits::PING_INTERVAL)
-        .keep_alive_timeout(limits::PING_TIMEOUT);
+        .max_frame_size(settings_of_both_ends::FRAME)
+        .max_concurrent_streams(requests.at_once)
+        .max_header_list_size(settings_of_both_ends::MAX_HEADER_LIST)
+        .max_send_buf_size(requests.window as usize)
+        .keep_alive_interval(settings_of_both_ends::PING_INTERVAL)
+        .keep_alive_timeout(settings_of_both_ends::PING_TIMEOUT);
     builder
 }
 

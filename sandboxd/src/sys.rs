@@ -4,7 +4,7 @@ use rustix::process::Pid;
 use std::{
     ffi::{CStr, CString, c_char},
     io, mem,
-    os::fd::{FromRawFd, OwnedFd, RawFd},
+    os::fd::{AsFd, AsRawFd as _, FromRawFd, OwnedFd, RawFd},
     ptr,
     time::Duration,
 };
@@ -155,6 +155,23 @@ pub(crate) fn inherited(number: RawFd) -> io::Result<OwnedFd> {
     };
     rustix::io::fcntl_setfd(&owned, rustix::io::FdFlags::CLOEXEC)?;
     Ok(owned)
+}
+
+/// From now on large allocations go back to the system when they are freed: after a large file the allocator would keep as much for
+/// the next one.
+#[expect(unsafe_code, reason = "no safe wrapper for mallopt")]
+pub(crate) fn keep_no_large_allocations() {
+    const LARGE: i32 = 128 * 1024;
+    // SAFETY: sets a number of the allocator, while there is one thread.
+    unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE) };
+}
+
+/// Begins to write a part of a file to the disk, so that a later `fsync` has less to wait for.
+#[expect(unsafe_code, reason = "no safe wrapper for sync_file_range")]
+pub(crate) fn begin_sync(file: impl AsFd, offset: u64, length: u64) {
+    let (Ok(offset), Ok(length)) = (offset.try_into(), length.try_into()) else { return };
+    // SAFETY: a descriptor that is open; it changes nothing that can be seen, and a file system without it refuses.
+    unsafe { libc::sync_file_range(file.as_fd().as_raw_fd(), offset, length, libc::SYNC_FILE_RANGE_WRITE) };
 }
 
 /// Ends the process at once, whatever its threads do.

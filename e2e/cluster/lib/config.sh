@@ -34,6 +34,8 @@ volumePluginDir: /var/lib/kubelet/volume-plugins
 clusterDomain: cluster.local
 clusterDNS: [10.96.0.10]
 containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
+# So that a pod which fills a folder is evicted within seconds.
+volumeStatsAggPeriod: 10s
 evictionHard: {memory.available: "100Mi", nodefs.available: "1%", nodefs.inodesFree: "1%", imagefs.available: "1%"}
 imageGCHighThresholdPercent: 100
 maxPods: 300

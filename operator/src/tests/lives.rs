@@ -1,7 +1,12 @@
 //! Whole lives of a sandbox: what is written, in which order, and that everything comes to rest.
 
 use super::world::World;
-use crate::{observe::ClaimPhase, pod_state::PodState, trouble::Trouble};
+use crate::{
+    observe::{ClaimPhase, Question, Warning},
+    pod_state::PodState,
+    status::ready_words,
+    trouble::Trouble,
+};
 use crds::{Phase, Reason, keys};
 use proptest::prelude::*;
 use serde_json::json;
@@ -26,7 +31,7 @@ fn a_sandbox_at_rest_costs_nothing() {
     let mut world = World::ready(&json!({}));
     let writes = world.writes_of(|world| {
         for touch in 0..50 {
-            world.later(60);
+            world.later(240);
             world.annotate(keys::ACTIVITY, &format!("token {touch}"));
             world.settle();
         }
@@ -87,8 +92,23 @@ fn a_failed_pod_is_replaced_on_the_same_claim_after_a_wait() {
 }
 
 #[test]
+fn a_pod_that_ended_for_no_stated_reason_is_asked_about_before_it_is_replaced() {
+    let mut world = World::ready(&json!({}));
+    world.pod_is(PodState::Finished(Trouble::new(Reason::PodFailed, "the pod ended (Succeeded)")));
+    assert_eq!(world.plan().question, Some(Question::PodWarning("pod-1".to_owned())));
+    for (reason, expected) in [("Evicted", "Evicted"), ("Other", "PodFailed")] {
+        let warning = Warning { reason: reason.to_owned(), message: "too much in a folder".to_owned() };
+        world.seen.facts.pod_warning = Some(Some(warning));
+        let plan = world.plan();
+        assert_eq!((ready_words(&plan.status).unwrap().0, plan.question), (expected, None));
+    }
+    world.seen.facts.pod_warning = Some(None);
+    assert_eq!(ready_words(&world.plan().status), Some(("PodFailed", "the pod ended (Succeeded)")));
+}
+
+#[test]
 fn a_refused_pod_is_reported_once_and_tried_again_ever_more_rarely() {
-    let mut world = World::new(&json!({}));
+    let mut world = World::new(&json!({ "lifecycle": { "startTimeout": "1h" } }));
     world.refuse = Some(Trouble::new(Reason::QuotaExceeded, "exceeded quota"));
     world.settle();
     assert_eq!(world.reason(), "QuotaExceeded");
@@ -180,7 +200,7 @@ fn a_lost_workspace_is_never_replaced_by_an_empty_one() {
     let writes = world.writes_of(World::settle);
     assert!(writes.iter().all(|write| *write == "status"), "{writes:?}");
     assert_eq!(world.reason(), "WorkspaceLost");
-    world.later(7200);
+    world.later(100);
     assert!(world.writes_of(World::settle).is_empty());
 }
 
@@ -200,17 +220,19 @@ enum Happens {
     ClaimLost,
     Later(u16),
     OnePass,
+    /// A pass on what was seen before, of which so many writes are sent before the process dies.
+    StalePass(u8),
     Restarted,
 }
 
 fn happens() -> impl Strategy<Value = Happens> {
     use Happens::{
-        ClaimLost, Fails, Foreign, Gone, Later, OnePass, Refused, Restarted, Runs, Scaled, TemplateChanged,
+        ClaimLost, Fails, Foreign, Gone, Later, OnePass, Refused, Restarted, Runs, Scaled, StalePass, TemplateChanged,
         TemplateThere, Terminates, Touched,
     };
     prop_oneof![
         1 => prop_oneof![3 => Just(Runs), 1 => Just(Fails), 2 => Just(Gone), 1 => Just(Terminates), 2 => (0i32..=1).prop_map(Scaled), 1 => any::<u8>().prop_map(Touched), 1 => any::<bool>().prop_map(Refused)],
-        1 => prop_oneof![1 => any::<bool>().prop_map(TemplateThere), 1 => any::<u8>().prop_map(TemplateChanged), 1 => any::<bool>().prop_map(Foreign), 1 => Just(ClaimLost), 2 => any::<u16>().prop_map(Later), 3 => Just(OnePass), 1 => Just(Restarted)],
+        1 => prop_oneof![1 => any::<bool>().prop_map(TemplateThere), 1 => any::<u8>().prop_map(TemplateChanged), 1 => any::<bool>().prop_map(Foreign), 1 => Just(ClaimLost), 2 => any::<u16>().prop_map(Later), 3 => Just(OnePass), 2 => (0u8..4).prop_map(StalePass), 1 => Just(Restarted)],
     ]
 }
 
@@ -226,7 +248,7 @@ fn happen(world: &mut World, what: Happens) {
             pod.state = PodState::Finished(Trouble::new(Reason::PodFailed, "failed"));
         }
         (Happens::Gone, _) => world.seen.pod = None,
-        (Happens::Terminates, Some(pod)) => pod.state = PodState::Terminating { until: world.now },
+        (Happens::Terminates, Some(pod)) => pod.state = PodState::Terminating { until: world.now.time },
         (Happens::Scaled(replicas), _) => world.scale(replicas),
         (Happens::Touched(token), _) => world.annotate(keys::ACTIVITY, &token.to_string()),
         (Happens::Refused(refused), _) => world.refuse = refused.then(|| Trouble::new(Reason::QuotaExceeded, "full")),
@@ -246,7 +268,8 @@ fn happen(world: &mut World, what: Happens) {
         }
         (Happens::Later(seconds), _) => world.later(i64::from(seconds)),
         (Happens::OnePass, _) => drop(world.pass()),
-        (Happens::Restarted, _) => world.history = crate::history::History::default(),
+        (Happens::StalePass(writes), _) => drop(world.pass_on_cache(usize::from(writes))),
+        (Happens::Restarted, _) => world.restart(),
         (Happens::Runs | Happens::Fails | Happens::Terminates | Happens::Foreign(_), _) => {}
     }
 }
@@ -268,8 +291,9 @@ proptest! {
     }
 
     #[test]
-    fn with_all_obstacles_gone_it_becomes_ready(story in proptest::collection::vec(happens(), 0..40)) {
-        let mut world = World::new(&json!({}));
+    fn with_all_obstacles_gone_no_use_is_lost(story in proptest::collection::vec(happens(), 0..40)) {
+        // The steps below take longer than the shortest back-off and less than both time-outs.
+        let mut world = World::new(&json!({ "lifecycle": { "idleTimeout": "20m", "startTimeout": "20m" } }));
         let harmless = |what: &&Happens| !matches!(what, Happens::ClaimLost);
         for what in story.iter().filter(harmless) {
             happen(&mut world, *what);
@@ -278,12 +302,13 @@ proptest! {
         happen(&mut world, Happens::Refused(false));
         happen(&mut world, Happens::Foreign(false));
         world.scale(1);
+        world.touch("the last use");
         for _ in 0..6 {
             world.settle();
             if matches!(&world.seen.pod, Some(pod) if matches!(pod.state, PodState::Terminating { .. })) {
                 world.pod_is_gone();
             }
-            world.later(700);
+            world.later(130);
             world.settle();
             happen(&mut world, Happens::Runs);
         }

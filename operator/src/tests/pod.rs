@@ -12,7 +12,7 @@ const IMAGE: &str = "registry.example/sandboxd:7";
 fn rendered(template: &Value) -> (PersistentVolumeClaim, Pod) {
     let mut world = World::new(&json!({ "workspace": { "size": "3Gi", "storageClassName": "fast" } }));
     world.template = Some(crate::fixture::template(template));
-    let prepared = prepare(&Act::Start { new_claim: true }, &world.valid(), IMAGE).unwrap();
+    let prepared = prepare(&Act::Start { new_claim: true }, &world.valid(), "the-claim", IMAGE).unwrap();
     (prepared.claim.unwrap(), prepared.pod)
 }
 

@@ -17,6 +17,8 @@ pub enum Frame {
     Stdout(Bytes),
     /// Bytes of stderr, at most [`MAX_FRAME_PAYLOAD`].
     Stderr(Bytes),
+    /// Calls for the client's tools: a JSON array of [`crate::ToolCall`], at most [`MAX_FRAME_PAYLOAD`].
+    Calls(Bytes),
     /// The end.
     Exit(Exit),
 }
@@ -43,6 +45,7 @@ impl Frame {
             Self::Started => put(&mut out, b's', &[]),
             Self::Stdout(data) => data.chunks(MAX_FRAME_PAYLOAD).for_each(|chunk| put(&mut out, b'o', chunk)),
             Self::Stderr(data) => data.chunks(MAX_FRAME_PAYLOAD).for_each(|chunk| put(&mut out, b'e', chunk)),
+            Self::Calls(list) => put(&mut out, b'c', list),
             // A struct of numbers and flags always serialises; an empty payload would be refused by the reader.
             Self::Exit(exit) => put(&mut out, b'x', &serde_json::to_vec(exit).unwrap_or_default()),
         }
@@ -87,6 +90,7 @@ impl FrameDecoder {
             b's' => Ok(Some(Frame::Started)),
             b'o' => Ok(Some(Frame::Stdout(payload))),
             b'e' => Ok(Some(Frame::Stderr(payload))),
+            b'c' => Ok(Some(Frame::Calls(payload))),
             b'x' => {
                 let exit = serde_json::from_slice(&payload).map_err(|e| FrameError::Exit(e.to_string()))?;
                 Ok(Some(Frame::Exit(exit)))
@@ -119,6 +123,7 @@ mod tests {
                 Frame::Started,
                 Frame::Stdout(out.into()),
                 Frame::Stderr(err.into()),
+                Frame::Calls("[]".into()),
                 Frame::Exit(Exit { code, timed_out: true, ..Exit::default() }),
             ];
             let wire: Vec<u8> = frames.iter().flat_map(Frame::encode).collect();

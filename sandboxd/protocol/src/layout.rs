@@ -19,6 +19,8 @@ pub const UPLOADS: &str = "/mnt/user-data/uploads";
 pub const OUTPUTS: &str = "/mnt/user-data/outputs";
 /// Parent of the per-call `$OUTPUT_DIR` folders; each is named by its run.
 pub const OUTPUT: &str = "/files/output";
+/// Kept with the workspace.
+pub const TMP: &str = "/tmp";
 /// `$HOME`; lost with the pod.
 pub const HOME: &str = "/home/agent";
 
@@ -29,7 +31,7 @@ pub const FOLDERS: [Folder; 7] = [
     Folder { claim: "uploads", path: UPLOADS, writable: false },
     Folder { claim: "skills", path: "/mnt/skills", writable: false },
     Folder { claim: "skills", path: "/skills", writable: false },
-    Folder { claim: "tmp", path: "/tmp", writable: true },
+    Folder { claim: "tmp", path: TMP, writable: true },
     Folder { claim: "output", path: OUTPUT, writable: true },
 ];
 
@@ -51,6 +53,8 @@ pub const SOCKET: &str = "/run/sandboxd/sandboxd.sock";
 
 /// User and group that everything in a sandbox runs as.
 pub const USER: u32 = 1000;
+/// Exit status of `init` when the claim's folders cannot be made or written by [`USER`] (`EX_CANTCREAT` of sysexits.h).
+pub const EXIT_WORKSPACE_UNWRITABLE: u8 = 73;
 /// Host name of every sandbox.
 pub const HOSTNAME: &str = "sandbox";
 

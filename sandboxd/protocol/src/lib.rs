@@ -6,9 +6,14 @@
 //! | call | meaning |
 //! | --- | --- |
 //! | `PUT /runs/{id}` | [`RunRequest`] as JSON; the answer is a stream of [`Frame`]s. The same id with the same body joins the run, with another body it is `409 conflict` |
-//! | `GET /runs/{id}?out=N&err=N` | joins a run after its first N bytes of each stream; `404 not_found` never seen on this boot, `410 gone` forgotten |
-//! | `DELETE /runs/{id}` | kills the run's processes; `204`, also when it had ended |
+//! | `GET /runs/{id}?out=N&err=N&calls=N` | joins a run after its first N bytes of each stream and its first N calls; `404 not_found` never seen on this boot, `410 gone` forgotten |
+//! | `POST /runs/{id}/calls` | [`CallResults`]: the cell goes on; `204`. Repeat-safe: another result for the same call is `409 conflict`, a call that was never made `404 not_found` |
+//! | `DELETE /runs/{id}` | kills the run's processes; a cell is interrupted first, so that its interpreter stays; `204`, also when it had ended |
+//! | `POST /reset` | kills the interpreter, every run and what earlier runs left in the background, and empties the workspace; what comes meanwhile waits; `204` |
 //! | `GET /state` | [`State`] |
+//!
+//! A run of the kind `edit` has its [`EditOutcome`] as JSON on stdout, and the exit code 0 also when the edit was refused; an edit
+//! that is under way is finished even when its run is cancelled.
 //!
 //! In the `files` half (a path is the one that code in `main` sees, see [`layout`]):
 //!
@@ -17,6 +22,8 @@
 //! | `GET`, `HEAD /file?path=P` | the bytes, with `content-length` and `etag`; one `range: bytes=A-B` is honoured |
 //! | `PUT /file?path=P` | writes a file, parents included; the trailers [`TRAILER_SIZE`] and [`TRAILER_SHA256`] must match, or nothing is committed. Answer: [`FileStat`] |
 //! | `DELETE /file?path=P` | `204`; `404 not_found` |
+//! | `GET /tree?root=R&prefix=P&after=A&limit=N` | [`TreePage`]: the regular files beneath one of the folders, at most N of them, whose paths begin with P and come after A |
+//! | `DELETE /tree?root=R&prefix=P` | removes those files, and the folders that are empty then; answer: [`TreeDeleted`] |
 //! | `POST /seal/{run}` | moves the run's output folder out of `main`'s reach; answer: [`Sealed`]. Repeat-safe. The files are then read as `/sealed/{run}/{index}` |
 //! | `DELETE /seal/{run}` | forgets a sealed folder; `204` |
 //!
@@ -24,12 +31,25 @@
 //! [`ErrorCode`]. The head of a run's answer comes when the run starts, or after three seconds of waiting: until then it can
 //! still be refused. Only [`Frame::Exit`] ends an answer: hyper's client shows a lost connection as a clean end too.
 
+mod cell;
+mod edit;
 mod frame;
 pub mod layout;
+mod percent;
 mod run;
+mod tree;
 
+pub use cell::{
+    CALL_TIMEOUT, CallResult, CallResults, MAX_CALL_BYTES, MAX_CALLS, MAX_PENDING_CALLS, MAX_WAIT, Tool, ToolCall,
+    WaitingCell,
+};
+pub use edit::{
+    Edit, EditOutcome, EditRefusal, FolderEntry, MAX_EDIT_OUTCOME, MAX_EDITED_FILE, MAX_MEDIA, MAX_VIEW, MediaFormat,
+};
 pub use frame::{Frame, FrameDecoder, FrameError, MAX_FRAME_PAYLOAD};
+pub use percent::{percent_decode, percent_encode};
 pub use run::{Exit, Limits, RunKind, RunRequest, State};
+pub use tree::{MAX_TREE_PAGE, TreeDeleted, TreeFile, TreePage};
 
 use serde::{Deserialize, Serialize};
 use std::{fmt, time::Duration};
@@ -41,14 +61,23 @@ pub const PROTO: u32 = 1;
 pub mod http2 {
     use super::Duration;
 
-    /// Flow-control window of one request, in bytes.
-    pub const STREAM_WINDOW: u32 = 512 * 1024;
-    /// Flow-control window of the connection, in bytes: room for [`MAX_STREAMS`] unread bodies.
+    /// What differs between the halves.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Requests {
+        /// Flow-control window of one request, in bytes.
+        pub window: u32,
+        /// Requests at a time: unread bodies of more would fill the connection window, and pings would not notice.
+        pub at_once: u32,
+    }
+
+    /// Commands: many, and none waits long behind another.
+    pub const MAIN: Requests = Requests { window: 512 * 1024, at_once: 31 };
+    /// Files: few, and large. No command waits behind them.
+    pub const FILES: Requests = Requests { window: 2 * 1024 * 1024, at_once: 7 };
+    /// Flow-control window of the connection, in bytes: room for as many unread bodies as there may be.
     pub const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
     /// Largest DATA frame, in bytes.
     pub const FRAME: u32 = 64 * 1024;
-    /// Requests at a time: unread bodies of more would fill the connection window, and pings would not notice.
-    pub const MAX_STREAMS: u32 = 31;
     /// Longest header list, in bytes; the other end may be hostile.
     pub const MAX_HEADER_LIST: u32 = 16 * 1024;
     /// Time between pings, while idle too.
@@ -65,6 +94,8 @@ pub const RUNNING_RUNS: usize = 8;
 pub const WAITING_RUNS: usize = 32;
 /// Largest body of a `PUT /runs/{id}`, in bytes.
 pub const MAX_RUN_BODY: usize = 8 * 1024 * 1024;
+/// Header of `GET` and `HEAD /file`: [`FileStat::modified_ms`].
+pub const HEADER_MODIFIED_MS: &str = "x-modified-ms";
 /// Trailer of a `PUT /file`: the number of bytes sent, in decimal.
 pub const TRAILER_SIZE: &str = "x-size";
 /// Trailer of a `PUT /file`: the SHA-256 of the bytes sent, in lower-case hex.
@@ -166,6 +197,8 @@ pub struct FileStat {
     pub size: u64,
     /// Changes whenever the content may have (RFC 9110, quotes included).
     pub etag: String,
+    /// Time of the last change of the content, in milliseconds since 1970; code in the sandbox may have set it.
+    pub modified_ms: u64,
 }
 
 /// One file of a sealed output folder.

@@ -1,5 +1,6 @@
 //! Requests to run something, and how a run ended.
 
+use crate::{Edit, Tool, WaitingCell};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -24,13 +25,27 @@ pub enum RunKind {
     Bash {
         /// The command text, of any length up to the body limit.
         command: String,
+        /// Begins afresh: as after `POST /reset` nothing else runs and the workspace is empty.
+        #[serde(default)]
+        restart: bool,
+    },
+    /// An edit of a file. Edits wait for each other, and not for commands.
+    Edit(Edit),
+    /// Python code in the interpreter that remembers. Cells run one after another.
+    Cell {
+        /// The code.
+        code: String,
+        /// The client's tools that the code may call.
+        #[serde(default)]
+        tools: Vec<Tool>,
     },
 }
 
 /// Bounds of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Wall-clock time in milliseconds after which every process of the run is killed.
+    /// Wall-clock time in milliseconds after which every process of the run is killed. A cell's clock stands still while it
+    /// waits for results, and a cell is interrupted first.
     pub timeout_ms: u64,
     /// Bytes of stdout that are kept, and as many of stderr; the rest is read and dropped.
     pub output_bytes: u64,
@@ -47,6 +62,9 @@ pub struct Exit {
     /// Killed at its time limit.
     #[serde(default)]
     pub timed_out: bool,
+    /// Killed, in part at least, for want of memory.
+    #[serde(default)]
+    pub oom: bool,
     /// Killed since nobody followed it for [`crate::ABANDONED_AFTER`].
     #[serde(default)]
     pub abandoned: bool,
@@ -59,6 +77,15 @@ pub struct Exit {
     /// Stderr went over the limit.
     #[serde(default)]
     pub stderr_truncated: bool,
+    /// The cell's interpreter is gone, and its variables with it.
+    #[serde(default)]
+    pub interpreter_lost: bool,
+    /// The cell started on a new interpreter although there had been one.
+    #[serde(default)]
+    pub fresh_interpreter: bool,
+    /// A newer cell ended this one while it waited for results.
+    #[serde(default)]
+    pub superseded: bool,
     /// Entries in the run's output folder; 0 means that there is nothing to seal.
     #[serde(default)]
     pub outputs: u32,
@@ -73,4 +100,7 @@ pub struct State {
     pub waiting: u32,
     /// Results that can still be joined.
     pub kept: u32,
+    /// The cell that waits for results.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cell: Option<WaitingCell>,
 }

@@ -4,11 +4,17 @@
 use crate::files::refused;
 use rustix::{
     fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd},
-    fs::{FileType, Mode, OFlags, ResolveFlags, Stat, fstat, open, openat2},
+    fs::{FileType, Mode, OFlags, RawMode, ResolveFlags, Stat, fstat, mkdirat, open, openat2},
     io::Errno,
 };
 use sandboxd_protocol::{ErrorBody, ErrorCode, FileStat};
-use std::{fs::File, path::Path};
+use std::{
+    ffi::OsStr,
+    fs::File,
+    path::{Component, Path},
+};
+
+const FOLDER_MODE: RawMode = 0o755;
 
 /// The root of the claim.
 #[derive(Debug)]
@@ -42,6 +48,23 @@ pub(crate) fn beneath(folder: impl AsFd, path: &Path, flags: OFlags) -> rustix::
     Err(Errno::AGAIN)
 }
 
+/// Opens the folder of a path, making those that are missing, and gives the path's last name. One step at a time, so that no link
+/// is ever passed.
+pub(crate) fn make_parent(folder: OwnedFd, path: &Path) -> rustix::io::Result<(OwnedFd, &OsStr)> {
+    let mut names: Vec<&OsStr> = path.components().map(Component::as_os_str).collect();
+    let last = names.pop().ok_or(Errno::ISDIR)?;
+    let mut at = folder;
+    for name in names {
+        match mkdirat(&at, name, Mode::from_raw_mode(FOLDER_MODE)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(e) => return Err(e),
+        }
+        at = beneath(&at, Path::new(name), OFlags::PATH | OFlags::DIRECTORY)?;
+    }
+    // Not by O_PATH: it is flushed later.
+    Ok((beneath(&at, Path::new("."), OFlags::RDONLY | OFlags::DIRECTORY)?, last))
+}
+
 /// A regular file, open for reading, as it was when it was opened.
 #[derive(Debug)]
 pub(crate) struct OpenFile {
@@ -70,7 +93,7 @@ pub(crate) fn is_regular(stat: &Stat) -> Result<(), ErrorBody> {
 }
 
 /// Opens for reading what a descriptor holds; the name is not looked at again.
-fn reopen(untouched: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
+pub(crate) fn reopen(untouched: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", untouched.as_raw_fd());
     open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY, Mode::empty())
 }
@@ -81,7 +104,9 @@ pub(crate) fn file_stat(stat: &Stat) -> FileStat {
         "\"{:x}-{:x}-{:x}.{:x}-{:x}.{:x}\"",
         stat.st_ino, stat.st_size, stat.st_mtime, stat.st_mtime_nsec, stat.st_ctime, stat.st_ctime_nsec
     );
-    FileStat { size: u64::try_from(stat.st_size).unwrap_or(0), etag }
+    let seconds = u64::try_from(stat.st_mtime).unwrap_or(0);
+    let modified_ms = seconds.saturating_mul(1000).saturating_add(stat.st_mtime_nsec / 1_000_000);
+    FileStat { size: u64::try_from(stat.st_size).unwrap_or(0), etag, modified_ms }
 }
 
 /// The refusal for a failed look-up.

@@ -1,19 +1,22 @@
 //! The calls of the `files` half. Code in `main` can change every file and folder at any time, so nothing is looked up twice.
 
-mod claim;
+pub(crate) mod claim;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod path;
 mod read;
 mod seal;
+mod tree;
 mod write;
 
 use crate::{
     http::{self, Answer},
-    names::{RunId, percent_decode, query_value},
+    names::{RunId, query_value},
 };
 use claim::{Claim, OpenFile, regular_file, unopened};
 use hyper::{Method, Request, body::Incoming};
 use path::Place;
-use sandboxd_protocol::{ErrorBody, ErrorCode};
+use sandboxd_protocol::{ErrorBody, ErrorCode, MAX_TREE_PAGE, percent_decode};
 use std::{
     io,
     path::Path,
@@ -74,15 +77,14 @@ impl FilesHalf {
         let path = request.uri().path().to_owned();
         match (path.as_str(), path.strip_prefix("/seal/")) {
             ("/file", _) => self.file(request).await,
+            ("/tree", _) => self.tree(request.method(), request.uri().query()).await,
             (_, Some(run)) => self.sealed(request.method(), run).await,
             (_, None) => Err(http::no_such_call()),
         }
     }
 
     async fn file(&self, request: Request<Incoming>) -> Answer {
-        let path = query_value(request.uri().query(), "path").and_then(percent_decode);
-        let path = path.ok_or_else(|| refused(ErrorCode::BadRequest, "the query needs one percent-encoded path"))?;
-        let place = path::parse(&path)?;
+        let place = path::parse(&bytes_of(request.uri().query(), "path")?)?;
         let claim = Arc::clone(&self.claim);
         match *request.method() {
             Method::GET | Method::HEAD => {
@@ -102,6 +104,28 @@ impl FilesHalf {
         }
     }
 
+    async fn tree(&self, method: &Method, query: Option<&str>) -> Answer {
+        let (root, prefix) = (bytes_of(query, "root")?, bytes_of(query, "prefix")?);
+        let claim = Arc::clone(&self.claim);
+        match *method {
+            Method::GET => {
+                let folder = path::root(&root)?;
+                let limit = query_value(query, "limit").and_then(|limit| limit.parse().ok());
+                let limit = limit.filter(|limit| (1..=MAX_TREE_PAGE).contains(limit));
+                let limit = limit.ok_or_else(|| {
+                    refused(ErrorCode::BadRequest, format!("limit is a number from 1 to {MAX_TREE_PAGE}"))
+                })?;
+                let selection = tree::Selection { prefix, after: bytes_of(query, "after")? };
+                Ok(http::json(200, &blocking(move || tree::page(&claim, folder, selection, limit)).await??))
+            }
+            Method::DELETE => {
+                let folder = path::writable_root(&root)?;
+                Ok(http::json(200, &blocking(move || tree::delete(&claim, folder, prefix)).await??))
+            }
+            _ => Err(http::no_such_call()),
+        }
+    }
+
     async fn sealed(&self, method: &Method, run: &str) -> Answer {
         let bad_id = || refused(ErrorCode::BadRequest, "a run id is 1 to 128 of the characters A-Z a-z 0-9 _ -");
         let run = RunId::parse(run).ok_or_else(bad_id)?;
@@ -115,6 +139,12 @@ impl FilesHalf {
             _ => Err(http::no_such_call()),
         }
     }
+}
+
+/// The bytes of a query value that has to be there; it may be empty.
+fn bytes_of(query: Option<&str>, name: &str) -> Result<Vec<u8>, ErrorBody> {
+    let bytes = query_value(query, name).and_then(percent_decode);
+    bytes.ok_or_else(|| refused(ErrorCode::BadRequest, format!("the query needs a percent-encoded {name}")))
 }
 
 fn open(claim: &Claim, place: &Place) -> Result<OpenFile, ErrorBody> {

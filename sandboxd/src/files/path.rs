@@ -63,13 +63,28 @@ fn sealed(below: &[u8]) -> Option<Place> {
     Some(Place::Sealed { run: RunId::parse(run)?, index: index.parse().ok()? })
 }
 
+/// The folder of the claim whose files are asked for, by its path in the sandbox.
+pub(crate) fn root(path: &[u8]) -> Result<&'static str, ErrorBody> {
+    let found = layout::FOLDERS.iter().find(|folder| folder.path.as_bytes() == path);
+    let outside = || refused(ErrorCode::Forbidden, "the root is not one of the folders of the sandbox");
+    Ok(found.ok_or_else(outside)?.claim)
+}
+
+/// The same, when its files may be removed.
+pub(crate) fn writable_root(path: &[u8]) -> Result<&'static str, ErrorBody> {
+    let folder = root(path)?;
+    if WRITABLE.contains(&folder) { Ok(folder) } else { Err(not_writable()) }
+}
+
+fn not_writable() -> ErrorBody {
+    refused(ErrorCode::Forbidden, "this folder of the sandbox cannot be written")
+}
+
 /// The folder and the rest of a path that may be written.
 pub(crate) fn writable(place: Place) -> Result<(&'static str, PathBuf), ErrorBody> {
     match place {
         Place::File { folder, below } if WRITABLE.contains(&folder) => Ok((folder, below)),
-        Place::File { .. } | Place::Sealed { .. } => {
-            Err(refused(ErrorCode::Forbidden, "this folder of the sandbox cannot be written"))
-        }
+        Place::File { .. } | Place::Sealed { .. } => Err(not_writable()),
     }
 }
 
@@ -124,6 +139,17 @@ mod tests {
         for path in ["/etc/passwd", "/home/agent/.bashrc", "/tmpx/y", "/claim/workspace/x", "/proc/1/environ"] {
             assert_eq!(parse(path.as_bytes()).unwrap_err().code, ErrorCode::Forbidden, "{path:?}");
         }
+    }
+
+    #[test]
+    fn a_root_is_exactly_one_of_the_folders() {
+        assert_eq!(root(b"/mnt/user-data/uploads"), Ok("uploads"));
+        assert_eq!(root(b"/skills"), Ok("skills"));
+        for path in ["", "/", "/mnt/user-data", "/mnt/user-data/uploads/", "/mnt/user-data/uploads/x", "/sealed"] {
+            assert_eq!(root(path.as_bytes()).unwrap_err().code, ErrorCode::Forbidden, "{path:?}");
+        }
+        assert_eq!(writable_root(b"/tmp"), Ok("tmp"));
+        assert!(writable_root(b"/skills").is_err() && writable_root(b"/files/output").is_err());
     }
 
     #[test]

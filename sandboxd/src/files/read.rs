@@ -9,7 +9,7 @@ use hyper::{
     HeaderMap, Response,
     header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderValue, IF_MATCH, RANGE},
 };
-use sandboxd_protocol::{ErrorBody, ErrorCode, FileStat};
+use sandboxd_protocol::{ErrorBody, ErrorCode, FileStat, HEADER_MODIFIED_MS};
 use std::{fs::File, io, os::unix::fs::FileExt as _, sync::Arc};
 
 /// Bytes read at a time: larger pieces delay what else is on the connection.
@@ -45,7 +45,7 @@ pub(crate) fn wanted(range: Option<&str>, size: u64) -> Wanted {
 
 /// The answer for an open file. Its length is fixed now: what grows is cut, and what shrinks breaks the answer.
 pub(crate) fn answer(open: OpenFile, request: &HeaderMap, head: bool) -> Result<Response<Body>, ErrorBody> {
-    let OpenFile { file, stat: FileStat { size, etag } } = open;
+    let OpenFile { file, stat: FileStat { size, etag, modified_ms } } = open;
     if http::text(request, IF_MATCH.as_str()).is_some_and(|expected| expected != "*" && expected != etag) {
         return Err(refused(ErrorCode::Mismatch, "the file has changed"));
     }
@@ -61,6 +61,7 @@ pub(crate) fn answer(open: OpenFile, request: &HeaderMap, head: bool) -> Result<
     *response.status_mut() = http::status(code);
     let headers = response.headers_mut();
     headers.insert(CONTENT_LENGTH, HeaderValue::from(to - from));
+    headers.insert(HEADER_MODIFIED_MS, HeaderValue::from(modified_ms));
     headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     if let Ok(etag) = HeaderValue::try_from(etag) {
         headers.insert(ETAG, etag);

@@ -3,33 +3,33 @@
 use crate::{
     files::{
         blocking,
-        claim::{Claim, beneath, file_stat, is_regular, unopened},
+        claim::{Claim, beneath, file_stat, is_regular, make_parent, unopened},
         refused,
     },
-    http, names,
+    http, names, sys,
 };
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt as _;
 use hyper::{HeaderMap, body::Incoming};
 use rustix::{
     fd::{AsFd as _, OwnedFd},
-    fs::{AtFlags, Mode, OFlags, RawMode, fchmod, fstat, fsync, mkdirat, openat, renameat, statat, unlinkat},
+    fs::{AtFlags, Mode, OFlags, RawMode, fchmod, fstat, fsync, openat, renameat, statat, unlinkat},
     io::Errno,
 };
 use sandboxd_protocol::{ErrorBody, ErrorCode, FileStat, TRAILER_SHA256, TRAILER_SIZE, layout};
 use sha2::{Digest, Sha256};
 use std::{
-    ffi::OsStr,
     fs::File,
     io::Write as _,
-    path::{Component, Path, PathBuf},
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
 /// Bytes written at a time.
 const WRITE: usize = 256 * 1024;
+/// Bytes after which the disk begins to write.
+const SYNCED: u64 = 8 * 1024 * 1024;
 const FILE_MODE: RawMode = 0o644;
-const FOLDER_MODE: RawMode = 0o755;
 /// Prefix of unfinished files; no run id starts with a dot.
 pub(crate) const PART_PREFIX: &str = ".put-";
 
@@ -56,8 +56,12 @@ impl Part {
 
     fn append(mut self, data: &[u8]) -> Result<Self, ErrorBody> {
         self.digest.update(data);
-        self.size += data.len() as u64;
         self.file.write_all(data).map_err(|e| unopened(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
+        let before = self.size;
+        self.size += data.len() as u64;
+        if before / SYNCED != self.size / SYNCED {
+            sys::begin_sync(&self.file, before / SYNCED * SYNCED, SYNCED);
+        }
         Ok(self)
     }
 
@@ -74,7 +78,7 @@ impl Part {
     /// Puts the file in its place, parents included, and returns when it is on the disk.
     fn commit(mut self, claim: &Claim, folder: &str, path: &Path) -> Result<FileStat, ErrorBody> {
         let folder = claim.folder(folder).map_err(unopened)?;
-        let (parent, name) = make_parent(folder, path)?;
+        let (parent, name) = make_parent(folder, path).map_err(not_a_folder)?;
         match statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(old) => {
                 is_regular(&old)?;
@@ -101,22 +105,6 @@ impl Drop for Part {
             let _ = unlinkat(&self.parent, name.as_str(), AtFlags::empty());
         }
     }
-}
-
-/// Opens the folder of a path, making those that are missing. One step at a time, so that no link is ever passed.
-fn make_parent(folder: OwnedFd, path: &Path) -> Result<(OwnedFd, &OsStr), ErrorBody> {
-    let mut names: Vec<&OsStr> = path.components().map(Component::as_os_str).collect();
-    let last = names.pop().ok_or_else(|| refused(ErrorCode::BadRequest, "the path names a folder"))?;
-    let mut at = folder;
-    for name in names {
-        match mkdirat(&at, name, Mode::from_raw_mode(FOLDER_MODE)) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(e) => return Err(unopened(e)),
-        }
-        at = beneath(&at, Path::new(name), OFlags::PATH | OFlags::DIRECTORY).map_err(not_a_folder)?;
-    }
-    // Not by O_PATH: it is flushed later.
-    Ok((beneath(&at, Path::new("."), OFlags::RDONLY | OFlags::DIRECTORY).map_err(unopened)?, last))
 }
 
 fn not_a_folder(error: Errno) -> ErrorBody {

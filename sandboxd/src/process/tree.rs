@@ -10,6 +10,8 @@ pub(crate) struct Process {
     pub(crate) parent: i32,
     /// Dead and not yet reaped: nothing is left to kill.
     pub(crate) zombie: bool,
+    /// Memory in pages, shared ones included.
+    pub(crate) resident_pages: u64,
 }
 
 /// Reads one line of `/proc/PID/stat`. The name in it may hold any byte, parentheses and line feeds too.
@@ -21,7 +23,9 @@ pub(crate) fn parse_stat(stat: &[u8]) -> Option<Process> {
     let mut fields = stat.get(end_of_name + 1..)?.split(|b| *b == b' ').filter(|field| !field.is_empty());
     let state = fields.next()?;
     let parent = number(fields.next()?)?;
-    Some(Process { pid, parent, zombie: matches!(state, b"Z" | b"X") })
+    // Field 24 of proc(5); the parent is field 4.
+    let resident = fields.nth(19).and_then(|field| std::str::from_utf8(field).ok()?.trim().parse().ok());
+    Some(Process { pid, parent, zombie: matches!(state, b"Z" | b"X"), resident_pages: resident.unwrap_or(0) })
 }
 
 /// The process with this id, if it exists.
@@ -76,7 +80,7 @@ mod tests {
     use super::*;
 
     fn process(pid: i32, parent: i32) -> Process {
-        Process { pid, parent, zombie: false }
+        Process { pid, parent, zombie: false, resident_pages: 0 }
     }
 
     #[test]
@@ -86,6 +90,13 @@ mod tests {
         assert!(parse_stat(b"9 (d) Z 1 9").is_some_and(|p| p.zombie));
         assert_eq!(parse_stat(b""), None);
         assert_eq!(parse_stat(b"12 (never ends"), None);
+    }
+
+    #[test]
+    fn memory_is_the_24th_field() {
+        let fields: Vec<_> = (4..=52).map(|n| n.to_string()).collect();
+        let stat = format!("42 (a) R {}", fields.join(" "));
+        assert_eq!(parse_stat(stat.as_bytes()), Some(Process { resident_pages: 24, ..process(42, 4) }));
     }
 
     #[test]
@@ -112,6 +123,6 @@ mod tests {
     #[test]
     fn this_process_is_in_a_snapshot() {
         let own = i32::try_from(std::process::id()).unwrap();
-        assert!(snapshot().iter().any(|p| p.pid == own && !p.zombie));
+        assert!(snapshot().iter().any(|p| p.pid == own && !p.zombie && p.resident_pages > 0));
     }
 }

@@ -10,6 +10,11 @@ use std::{
 /// Longest command that goes into an argument; the kernel's limit for one is 128 KiB.
 const LONGEST_ARGUMENT: usize = 96 * 1024;
 
+/// Bytes of a variable, its name included, that the kernel does not take any more.
+const LONGEST_VARIABLE: usize = 128 * 1024;
+/// Bytes of all variables: with the longest argument less than the 2 MiB that the kernel takes at the usual limit of the stack.
+const LONGEST_ENVIRONMENT: usize = 1536 * 1024;
+
 /// A shell of the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shell {
@@ -34,10 +39,12 @@ impl Shell {
     }
 }
 
-/// What the shim gets.
+/// What the shell gets.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Handover {
-    /// Arguments of the shim.
+    /// Its path.
+    pub(crate) program: CString,
+    /// Its arguments, its name first.
     pub(crate) args: Vec<CString>,
     /// What has to be readable at [`shim::SCRIPT_FD`].
     pub(crate) script: Option<Vec<u8>>,
@@ -47,7 +54,7 @@ pub(crate) struct Handover {
 /// `bash FILE` keeps `$0`, `$-`, the line numbers, the prefix `bash: line N:` of errors and heredocs as `-c` has them, leaves
 /// stdin and every descriptor alone, and fails (126) when not all of it was read: `read` succeeds only at the closing NUL.
 /// Other shells have no `read -d` and source the file.
-pub(crate) fn handover(shell: Shell, directory: &str, command: &str) -> Result<Handover, ErrorBody> {
+pub(crate) fn handover(shell: Shell, command: &str) -> Result<Handover, ErrorBody> {
     const BASH_LOADER: &str = r#"IFS= read -rd "" __c <&9 || exit 126; exec 9<&-; eval "unset __c; $__c""#;
     let nul = || refusal(ErrorCode::BadRequest, "the command holds a NUL byte");
     if command.bytes().any(|b| b == 0) {
@@ -59,16 +66,25 @@ pub(crate) fn handover(shell: Shell, directory: &str, command: &str) -> Result<H
         (true, false) => (format!(". /dev/fd/{}", shim::SCRIPT_FD), Some(command.as_bytes().to_vec())),
     };
     let name = if shell.is_bash { "bash" } else { "sh" };
-    let args = ["sandboxd", shim::SUBCOMMAND, directory, shell.path, name, "-c", &text];
-    let args = args.into_iter().map(CString::new).collect::<Result<_, _>>().map_err(|_| nul())?;
-    Ok(Handover { args, script })
+    let args = [name, "-c", &text].into_iter().map(CString::new).collect::<Result<_, _>>().map_err(|_| nul())?;
+    Ok(Handover { program: CString::new(shell.path).map_err(|_| nul())?, args, script })
 }
 
+/// How many threads numerical libraries start; unless told, as many as the machine has processors, each with a stack and buffers.
+const THREADS: &str = "OMP_NUM_THREADS";
+
 /// The container's own variables: what its image and its template set, without what Kubernetes says of the cluster.
-pub(crate) fn inherited(vars: impl IntoIterator<Item = (OsString, OsString)>) -> BTreeMap<String, String> {
+pub(crate) fn inherited(
+    vars: impl IntoIterator<Item = (OsString, OsString)>,
+    processors: Option<u64>,
+) -> BTreeMap<String, String> {
     let utf8 = |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value.into_string().ok()?));
     let kept = |(name, _): &(String, String)| !name.starts_with("KUBERNETES_") && !name.is_empty();
-    vars.into_iter().filter_map(utf8).filter(kept).collect()
+    let mut all: BTreeMap<String, String> = vars.into_iter().filter_map(utf8).filter(kept).collect();
+    if let Some(processors) = processors {
+        all.entry(THREADS.to_owned()).or_insert_with(|| processors.to_string());
+    }
+    all
 }
 
 /// The whole environment: the container's own variables, the fixed ones, then the request's, then those that tell the run's
@@ -93,7 +109,16 @@ pub(crate) fn environment(
     }
     all.extend([("INPUT_DIR", input), ("OUTPUT_DIR", output)]);
     let nul = |_| refusal(ErrorCode::BadRequest, "a variable holds a NUL byte");
-    all.into_iter().map(|(name, value)| CString::new(format!("{name}={value}")).map_err(nul)).collect()
+    let all: Vec<CString> = all
+        .into_iter()
+        .map(|(name, value)| CString::new(format!("{name}={value}")).map_err(nul))
+        .collect::<Result<_, _>>()?;
+    let too_long = all.iter().any(|variable| variable.as_bytes().len() >= LONGEST_VARIABLE)
+        || all.iter().map(|variable| variable.as_bytes().len()).sum::<usize>() > LONGEST_ENVIRONMENT;
+    if too_long {
+        return Err(refusal(ErrorCode::BadRequest, "the environment of the command is too long"));
+    }
+    Ok(all)
 }
 
 #[cfg(test)]
@@ -114,13 +139,13 @@ mod tests {
 
     #[test]
     fn only_long_commands_become_a_script() {
-        let short = handover(BASH, "/w", "echo 1").unwrap();
+        let short = handover(BASH, "echo 1").unwrap();
         assert_eq!((short.args.last().unwrap().to_str().unwrap(), short.script), ("echo 1", None));
         let long = "#".repeat(LONGEST_ARGUMENT + 1);
-        let script = handover(BASH, "/w", &long).unwrap().script.unwrap();
+        let script = handover(BASH, &long).unwrap().script.unwrap();
         assert_eq!((script.len(), script.last()), (long.len() + 1, Some(&0)));
-        assert_eq!(handover(SH, "/w", &long).unwrap().script.unwrap(), long.as_bytes());
-        assert_eq!(handover(BASH, "/w", "a\0b").unwrap_err().code, ErrorCode::BadRequest);
+        assert_eq!(handover(SH, &long).unwrap().script.unwrap(), long.as_bytes());
+        assert_eq!(handover(BASH, "a\0b").unwrap_err().code, ErrorCode::BadRequest);
     }
 
     #[test]
@@ -141,12 +166,19 @@ mod tests {
     fn the_images_variables_are_kept_and_the_clusters_are_not() {
         let vars =
             [("PATH", "/opt/bin"), ("HOME", "/root"), ("MPLBACKEND", "Agg"), ("KUBERNETES_SERVICE_HOST", "10.0.0.1")];
-        let own = inherited(vars.map(|(name, value)| (name.into(), value.into())));
+        let own = inherited(vars.map(|(name, value)| (name.into(), value.into())), None);
         let env = environment(&own, &BTreeMap::new(), "/in", "/out").unwrap();
         let env: Vec<_> = env.iter().map(|v| v.to_str().unwrap()).collect();
         for kept in ["PATH=/home/agent/.local/bin:/opt/bin", "HOME=/home/agent", "MPLBACKEND=Agg"] {
             assert!(env.contains(&kept), "{kept}: {env:?}");
         }
         assert!(!env.iter().any(|variable| variable.starts_with("KUBERNETES_")), "{env:?}");
+    }
+
+    #[test]
+    fn libraries_start_as_many_threads_as_there_are_processors_unless_the_image_says_otherwise() {
+        assert_eq!(inherited([], Some(2)), BTreeMap::from([(THREADS.to_owned(), "2".to_owned())]));
+        assert_eq!(inherited([(THREADS.into(), "7".into())], Some(2))[THREADS], "7");
+        assert!(inherited([], None).is_empty());
     }
 }

@@ -3,5 +3,6 @@
 pub(crate) mod command;
 pub(crate) mod drive;
 pub(crate) mod output;
+pub(crate) mod pipes;
 pub(crate) mod run;
 pub(crate) mod table;

@@ -13,7 +13,7 @@ const MAX_COUNTED: u32 = 10_000;
 const MODE: RawMode = 0o755;
 
 /// The folder that holds the output folders.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct OutputParent {
     path: PathBuf,
 }
@@ -59,22 +59,24 @@ impl OutputParent {
         }
     }
 
-    /// Counts what a run left, and removes the folder when that is nothing. A link or file in its place is removed and holds nothing.
-    pub(crate) fn finish(&self, id: &RunId) -> u32 {
+    /// Counts what a run left. A link or file in its place holds nothing.
+    pub(crate) fn count(&self, id: &RunId) -> u32 {
         let Ok(parent) = self.open() else { return 0 };
-        if unlinkat(&parent, id.as_str(), AtFlags::REMOVEDIR).is_ok() {
-            return 0;
-        }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match openat(&parent, id.as_str(), flags, Mode::empty()) {
             // Not readable, and so not empty for sure; sealing will tell.
             Err(Errno::ACCESS) => 1,
-            Err(_) => {
-                // Already gone is as good.
-                let _ = unlinkat(&parent, id.as_str(), AtFlags::empty());
-                0
-            }
+            Err(_) => 0,
             Ok(folder) => count(&folder),
+        }
+    }
+
+    /// Removes the folder when it is empty, or what has taken its place.
+    pub(crate) fn tidy(&self, id: &RunId) {
+        let Ok(parent) = self.open() else { return };
+        for flags in [AtFlags::REMOVEDIR, AtFlags::empty()] {
+            // What is left is somebody's; already gone is as good.
+            let _ = unlinkat(&parent, id.as_str(), flags);
         }
     }
 }
@@ -100,12 +102,15 @@ mod tests {
     fn an_empty_folder_goes_again_and_a_used_one_is_counted() {
         let (_dir, parent, id) = setup();
         parent.create(&id).unwrap();
-        assert_eq!(parent.finish(&id), 0);
+        assert_eq!(parent.count(&id), 0);
+        parent.tidy(&id);
         assert!(!parent.folder(&id).exists());
         parent.create(&id).unwrap();
         fs::write(parent.folder(&id).join("a"), "").unwrap();
         fs::create_dir(parent.folder(&id).join("b")).unwrap();
-        assert_eq!(parent.finish(&id), 2);
+        assert_eq!(parent.count(&id), 2);
+        parent.tidy(&id);
+        assert_eq!(parent.count(&id), 2);
     }
 
     #[test]
@@ -119,10 +124,10 @@ mod tests {
         fs::write(parent.folder(&id).join("planted"), "x").unwrap();
         parent.create(&id).unwrap();
         assert_eq!(fs::read_dir(parent.folder(&id)).unwrap().count(), 0);
-        parent.finish(&id);
+        parent.tidy(&id);
         fs::write(parent.folder(&id), "a file").unwrap();
         parent.create(&id).unwrap();
-        assert_eq!(parent.finish(&id), 0);
+        assert_eq!(parent.count(&id), 0);
     }
 
     #[test]
@@ -132,7 +137,8 @@ mod tests {
         fs::create_dir(&elsewhere).unwrap();
         fs::write(elsewhere.join("secret"), "x").unwrap();
         symlink(&elsewhere, parent.folder(&id)).unwrap();
-        assert_eq!(parent.finish(&id), 0);
+        assert_eq!(parent.count(&id), 0);
+        parent.tidy(&id);
         assert!(fs::symlink_metadata(parent.folder(&id)).is_err());
         assert!(elsewhere.join("secret").exists());
     }

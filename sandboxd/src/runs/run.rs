@@ -1,9 +1,16 @@
-//! One run: its output, how it stands, and who follows it. No IO.
+//! One run: its output, how it stands, and who follows it.
 
-use crate::names::RunId;
+mod cells;
+mod kept;
+
+use crate::{names::RunId, repl::calls::Calls};
 use bytes::{Bytes, BytesMut};
-use sandboxd_protocol::{ErrorBody, Exit, Frame, MAX_FRAME_PAYLOAD};
+use kept::{Kept, unnamed_file};
+use sandboxd_protocol::{ErrorBody, Exit, Frame};
+use std::os::unix::fs::FileExt as _;
 use std::{
+    io,
+    path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -32,6 +39,8 @@ pub(crate) enum Stop {
     Cancelled,
     /// Nobody followed it for too long.
     Abandoned,
+    /// `POST /reset`, or a run that restarts.
+    Reset,
     /// `sandboxd` is stopping.
     Draining,
 }
@@ -43,35 +52,27 @@ pub(crate) enum Channel {
     Stderr,
 }
 
-#[derive(Debug, Default)]
-struct Kept {
-    bytes: Vec<u8>,
-    truncated: bool,
-}
-
-impl Kept {
-    fn push(&mut self, data: &[u8], limit: usize) {
-        let room = limit.saturating_sub(self.bytes.len());
-        self.truncated |= data.len() > room;
-        self.bytes.extend_from_slice(data.get(..room).unwrap_or(data));
-    }
-
-    /// What follows the first `from` bytes, at most one frame of it.
-    fn after(&self, from: usize) -> &[u8] {
-        let rest = self.bytes.get(from..).unwrap_or_default();
-        rest.get(..MAX_FRAME_PAYLOAD).unwrap_or(rest)
-    }
-}
-
 #[derive(Debug)]
 struct Log {
     phase: Phase,
     started: bool,
     stdout: Kept,
     stderr: Kept,
+    calls: Calls,
+    /// It does nothing but wait for results of its calls.
+    waiting: bool,
     stop: Option<Stop>,
     followers: usize,
     unfollowed_since: Option<Instant>,
+}
+
+impl Log {
+    fn of(&mut self, channel: Channel) -> &mut Kept {
+        match channel {
+            Channel::Stdout => &mut self.stdout,
+            Channel::Stderr => &mut self.stderr,
+        }
+    }
 }
 
 /// One run.
@@ -85,6 +86,8 @@ pub(crate) struct Run {
     changed: Notify,
     /// Something that the driver reacts to has changed; only the driver waits.
     control: Notify,
+    /// Results of calls have come; only the driver waits.
+    answered: Notify,
 }
 
 impl Run {
@@ -95,11 +98,14 @@ impl Run {
             started: false,
             stdout: Kept::default(),
             stderr: Kept::default(),
+            calls: Calls::default(),
+            waiting: false,
             stop: None,
             followers: 0,
             unfollowed_since: Some(now),
         };
-        Self { id, body, output_limit, log: Mutex::new(log), changed: Notify::new(), control: Notify::new() }
+        let (changed, control, answered) = (Notify::new(), Notify::new(), Notify::new());
+        Self { id, body, output_limit, log: Mutex::new(log), changed, control, answered }
     }
 
     fn log(&self) -> MutexGuard<'_, Log> {
@@ -110,20 +116,15 @@ impl Run {
         self.log().phase.clone()
     }
 
-    /// Bytes of output that are kept for it.
+    /// Bytes of output and calls that are kept for it.
     pub(crate) fn kept_bytes(&self) -> usize {
         let log = self.log();
-        log.stdout.bytes.len() + log.stderr.bytes.len()
+        log.stdout.len() + log.stderr.len() + log.calls.kept_bytes()
     }
 
     /// Keeps output up to the limit and drops the rest.
     pub(crate) fn push(&self, channel: Channel, data: &[u8]) {
-        let mut log = self.log();
-        match channel {
-            Channel::Stdout => log.stdout.push(data, self.output_limit),
-            Channel::Stderr => log.stderr.push(data, self.output_limit),
-        }
-        drop(log);
+        self.log().of(channel).push(data, self.output_limit);
         self.changed.notify_waiters();
     }
 
@@ -143,12 +144,33 @@ impl Run {
     /// Ends it. Whether output was cut is known here and filled in.
     pub(crate) fn end(&self, exit: &Exit) {
         let mut log = self.log();
-        let (stdout_truncated, stderr_truncated) = (log.stdout.truncated, log.stderr.truncated);
+        let (stdout_truncated, stderr_truncated) = (log.stdout.is_truncated(), log.stderr.is_truncated());
         log.phase = Phase::Ended(Exit { stdout_truncated, stderr_truncated, ..exit.clone() });
-        log.stdout.bytes.shrink_to_fit();
-        log.stderr.bytes.shrink_to_fit();
+        log.stdout.shrink();
+        log.stderr.shrink();
         drop(log);
         self.changed.notify_waiters();
+    }
+
+    /// Moves the output of a run that has ended into a file without a name. May wait for the disk; meanwhile the output is followed
+    /// from memory.
+    pub(crate) fn move_to(&self, folder: &Path) -> io::Result<()> {
+        let file = Arc::new(unnamed_file(folder)?);
+        let mut start = 0;
+        for channel in [Channel::Stdout, Channel::Stderr] {
+            let mut written = 0;
+            loop {
+                let piece = self.log().of(channel).after(written)?.into_owned();
+                if piece.is_empty() {
+                    break;
+                }
+                file.write_all_at(&piece, start + written as u64)?;
+                written += piece.len();
+            }
+            self.log().of(channel).lies_in(&file, start);
+            start += written as u64;
+        }
+        Ok(())
     }
 
     /// Asks the driver to end it; the first reason stays.
@@ -162,7 +184,7 @@ impl Run {
         loop {
             let (stop, unfollowed_since) = {
                 let log = self.log();
-                (log.stop, log.unfollowed_since)
+                (log.stop, log.unfollowed_since.filter(|_| !log.waiting))
             };
             if let Some(stop) = stop {
                 return stop;
@@ -209,7 +231,8 @@ impl Run {
         log.unfollowed_since = None;
         drop(log);
         let offset = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
-        Follower { run: Arc::clone(self), stdout: offset(stdout), stderr: offset(stderr), started: false, over: false }
+        let (stdout, stderr) = (offset(stdout), offset(stderr));
+        Follower { run: Arc::clone(self), stdout, stderr, calls: 0, started: false, over: false }
     }
 }
 
@@ -219,6 +242,7 @@ pub(crate) struct Follower {
     run: Arc<Run>,
     stdout: usize,
     stderr: usize,
+    calls: usize,
     started: bool,
     over: bool,
 }
@@ -228,8 +252,15 @@ impl Follower {
         &self.run
     }
 
-    /// The next frames, encoded; `None` after the last. A run that was refused has no frames at all.
-    pub(crate) async fn next(&mut self) -> Option<Bytes> {
+    /// Leaves out the first calls.
+    pub(crate) fn after_calls(mut self, calls: u64) -> Self {
+        self.calls = usize::try_from(calls).unwrap_or(usize::MAX);
+        self
+    }
+
+    /// The next frames, encoded; `None` after the last. A run that was refused has no frames at all. An error, after which nothing
+    /// comes, when kept output cannot be read.
+    pub(crate) async fn next(&mut self) -> Option<io::Result<Bytes>> {
         let run = Arc::clone(&self.run);
         loop {
             let changed = run.changed.notified();
@@ -237,7 +268,8 @@ impl Follower {
                 return None;
             }
             let frames = self.take();
-            if !frames.is_empty() {
+            self.over |= frames.is_err();
+            if frames.as_ref().map_or(true, |frames| !frames.is_empty()) {
                 return Some(frames);
             }
             if !self.over {
@@ -246,24 +278,30 @@ impl Follower {
         }
     }
 
-    fn take(&mut self) -> Bytes {
+    fn take(&mut self) -> io::Result<Bytes> {
         let log = self.run.log();
         let mut out = BytesMut::new();
         if log.started && !self.started {
             self.started = true;
             out.extend_from_slice(&Frame::Started.encode());
         }
-        let stdout = log.stdout.after(self.stdout);
+        let stdout = log.stdout.after(self.stdout)?;
         if !stdout.is_empty() {
             self.stdout += stdout.len();
-            out.extend_from_slice(&Frame::Stdout(Bytes::copy_from_slice(stdout)).encode());
+            out.extend_from_slice(&Frame::Stdout(Bytes::from(stdout.into_owned())).encode());
         }
-        let stderr = log.stderr.after(self.stderr);
+        let stderr = log.stderr.after(self.stderr)?;
         if !stderr.is_empty() {
             self.stderr += stderr.len();
-            out.extend_from_slice(&Frame::Stderr(Bytes::copy_from_slice(stderr)).encode());
+            out.extend_from_slice(&Frame::Stderr(Bytes::from(stderr.into_owned())).encode());
         }
-        let all_sent = log.stdout.after(self.stdout).is_empty() && log.stderr.after(self.stderr).is_empty();
+        let (calls, list) = log.calls.after(self.calls);
+        if calls > 0 {
+            self.calls += calls;
+            out.extend_from_slice(&Frame::Calls(list.into()).encode());
+        }
+        let all_sent =
+            self.stdout >= log.stdout.len() && self.stderr >= log.stderr.len() && log.calls.after(self.calls).0 == 0;
         match &log.phase {
             Phase::Refused(_) => self.over = true,
             Phase::Ended(exit) if all_sent => {
@@ -272,7 +310,7 @@ impl Follower {
             }
             Phase::Waiting | Phase::Running | Phase::Ended(_) => {}
         }
-        out.freeze()
+        Ok(out.freeze())
     }
 }
 
@@ -300,7 +338,7 @@ mod tests {
     async fn frames(mut follower: Follower) -> Vec<Frame> {
         let mut decoder = FrameDecoder::default();
         while let Some(bytes) = follower.next().await {
-            decoder.push(&bytes);
+            decoder.push(&bytes.unwrap());
         }
         std::iter::from_fn(|| decoder.next_frame().unwrap()).collect()
     }
@@ -326,6 +364,29 @@ mod tests {
         run.end(&Exit::default());
         let joined = frames(run.follow(4, 9)).await;
         assert_eq!(joined, [Frame::Started, Frame::Stdout("ef".into()), Frame::Exit(Exit::default())]);
+    }
+
+    #[tokio::test]
+    async fn a_result_is_the_same_wherever_it_lies() {
+        let dir = tempfile::tempdir().unwrap();
+        let (stdout, stderr) = ("o".repeat(200_000), "e".repeat(100_000));
+        let run = run(1 << 20);
+        run.set_running();
+        run.push(Channel::Stdout, stdout.as_bytes());
+        run.push(Channel::Stderr, stderr.as_bytes());
+        run.end(&Exit::default());
+        let mut early = run.follow(0, 0);
+        let mut decoder = FrameDecoder::default();
+        decoder.push(&early.next().await.unwrap().unwrap());
+        let in_memory = (run.kept_bytes(), frames(run.follow(150_000, 7)).await);
+        run.move_to(dir.path()).unwrap();
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "it has no name");
+        assert_eq!((run.kept_bytes(), frames(run.follow(150_000, 7)).await), in_memory);
+        while let Some(bytes) = early.next().await {
+            decoder.push(&bytes.unwrap());
+        }
+        let all: Vec<Frame> = std::iter::from_fn(|| decoder.next_frame().unwrap()).collect();
+        assert_eq!(all, frames(run.follow(0, 0)).await);
     }
 
     #[tokio::test]

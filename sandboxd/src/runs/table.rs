@@ -140,15 +140,25 @@ impl Table {
     /// From now on nothing new is started; the runs that have not ended.
     pub(crate) fn drain(&mut self) -> Vec<Arc<Run>> {
         self.draining = true;
+        self.live()
+    }
+
+    /// The runs that have not ended.
+    pub(crate) fn live(&self) -> Vec<Arc<Run>> {
         self.live.values().cloned().collect()
     }
 
-    /// Counts for `GET /state`.
+    /// What `GET /state` tells.
     pub(crate) fn state(&mut self, now: Instant) -> State {
         self.expire(now);
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let waiting = self.live.values().filter(|run| matches!(run.phase(), Phase::Waiting)).count();
-        State { running: count(self.live.len() - waiting), waiting: count(waiting), kept: count(self.finished.len()) }
+        State {
+            running: count(self.live.len() - waiting),
+            waiting: count(waiting),
+            kept: count(self.finished.len()),
+            cell: self.live.values().find_map(|run| run.waiting_cell()),
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use hyper::{
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustix::process::{Pid, Signal, kill_process};
-use sandboxd_protocol::{ErrorBody, Exit, Frame, FrameDecoder, Hello, Limits, RunKind, RunRequest};
+use sandboxd_protocol::{ErrorBody, Exit, Frame, FrameDecoder, Hello, Limits, RunKind, RunRequest, ToolCall};
 use std::{
     convert::Infallible,
     os::{
@@ -36,10 +36,23 @@ fn binary() -> std::ffi::OsString {
     std::env::var_os("SANDBOXD").unwrap_or_else(|| BINARY.into())
 }
 
+/// Where programs are found; another Python can be tried by `SANDBOXD_PATH`.
+fn path() -> String {
+    std::env::var("SANDBOXD_PATH").unwrap_or_else(|_| "/usr/bin:/bin".into())
+}
+
 const FOLDERS: [&str; 7] = ["output", "outputs", "sealed", "skills", "tmp", "uploads", "workspace"];
 
 pub(crate) fn make_claim() -> tempfile::TempDir {
-    let claim = tempfile::tempdir().unwrap();
+    with_folders(tempfile::tempdir().unwrap())
+}
+
+/// For very many files: some disks take a millisecond for each.
+pub(crate) fn make_claim_in_memory() -> tempfile::TempDir {
+    with_folders(tempfile::tempdir_in("/dev/shm").unwrap())
+}
+
+fn with_folders(claim: tempfile::TempDir) -> tempfile::TempDir {
     for name in FOLDERS {
         std::fs::create_dir(claim.path().join(name)).unwrap();
     }
@@ -99,7 +112,7 @@ impl Sandbox {
             .arg(claim.path())
             .args(more)
             .env_clear()
-            .envs([("PATH", "/usr/bin:/bin"), ("OF_THE_IMAGE", "i"), ("KUBERNETES_PORT", "must not reach commands")])
+            .envs([("PATH", path().as_str()), ("OF_THE_IMAGE", "i"), ("KUBERNETES_PORT", "must not reach commands")])
             .stdin(OwnedFd::from(theirs))
             .spawn()
             .unwrap();
@@ -143,7 +156,7 @@ impl Sandbox {
 
 pub(crate) fn bash(command: &str) -> RunRequest {
     RunRequest {
-        run: RunKind::Bash { command: command.to_owned() },
+        run: RunKind::Bash { command: command.to_owned(), restart: false },
         env: std::collections::BTreeMap::new(),
         limits: Limits { timeout_ms: 30_000, output_bytes: 1 << 20 },
     }
@@ -159,6 +172,7 @@ pub(crate) struct Outcome {
     pub(crate) started: bool,
     pub(crate) stdout: Vec<u8>,
     pub(crate) stderr: Vec<u8>,
+    pub(crate) calls: Vec<ToolCall>,
     pub(crate) exit: Option<Exit>,
 }
 
@@ -169,6 +183,7 @@ impl Outcome {
             Frame::Started => self.started = true,
             Frame::Stdout(data) => self.stdout.extend(data),
             Frame::Stderr(data) => self.stderr.extend(data),
+            Frame::Calls(list) => self.calls.extend(ToolCall::parse_list(&list).unwrap()),
             Frame::Exit(exit) => self.exit = Some(exit),
         }
     }
@@ -243,7 +258,7 @@ impl Client {
         });
         let hello = hello.await.expect("a hello in time");
         let (send, connection) = http2::Builder::new(TokioExecutor::new())
-            .initial_stream_window_size(sandboxd_protocol::http2::STREAM_WINDOW)
+            .initial_stream_window_size(sandboxd_protocol::http2::MAIN.window)
             .initial_connection_window_size(sandboxd_protocol::http2::CONNECTION_WINDOW)
             .handshake(TokioIo::new(io))
             .await

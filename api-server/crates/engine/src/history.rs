@@ -251,7 +251,7 @@ fn check_end(
     if let Some(call) = open.iter().find(|call| Some(call.group) != resumed) {
         return Err(unresolved(call.block, true));
     }
-    let offered = |block: &Block| profile.is_some_and(|profile| profile.offers(block.text("name")));
+    let offered = |block: &Block| profile.is_some_and(|profile| profile.offered(block.text("name")).is_some());
     if let Some(call) = open.iter().find(|call| !offered(call.block)) {
         return Err(unresolved(call.block, false));
     }

@@ -17,5 +17,14 @@ pub use fold::Fold;
 pub use history::{DeferredCall, History};
 pub use model::{BlockDelta, ModelEvent, ModelFailure, ModelMessage, ModelRequest, OpenBlock};
 pub use outcome::{Captured, Exit, FailureKind, ToolFailure, ToolOutcome};
-pub use profile::{BASH, BashInput, InvalidInput, SandboxFacts, ToolProfile};
+pub use profile::{BASH, BashInput, CallInput, EDITOR, InvalidInput, SandboxFacts, SubTool, ToolProfile};
 pub use turn::{Action, Input, ServerCall, Turn, TurnEnd, TurnPlan, TurnSettings, TurnSource};
+
+/// Parts that take hostile bytes, for the fuzzer only.
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing {
+    /// A stream's bytes as a client reads them.
+    pub fn text(bytes: &[u8], truncated: bool) -> String {
+        crate::profile::text_of(&crate::Captured { bytes: bytes.to_vec(), truncated })
+    }
+}

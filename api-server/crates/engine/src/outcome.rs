@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use sandboxd_protocol::EditOutcome;
+
 /// The end of a call.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ToolOutcome {
@@ -16,7 +18,9 @@ pub enum ToolOutcome {
         /// Files API ids of the captured files.
         outputs: Vec<String>,
     },
-    /// The command did not run, or nothing is known of its end.
+    /// The edit was done, or refused for what it asks for.
+    Edited(EditOutcome),
+    /// The call did not run, or nothing is known of its end.
     Failed(ToolFailure),
 }
 

@@ -71,6 +71,14 @@ pub(crate) fn ok(stdout: &str) -> ToolOutcome {
     }
 }
 
+/// The input of a call that is a command.
+pub(crate) fn bash_of(call: &ServerCall) -> &BashInput {
+    match &call.input {
+        CallInput::Bash(input) => input,
+        CallInput::Edit(edit) => panic!("no command: {edit:?}"),
+    }
+}
+
 /// What a turn did.
 pub(crate) struct Driven {
     pub(crate) events: Vec<StreamEvent>,
@@ -120,7 +128,7 @@ impl Default for Rig<'_> {
             max_samplings: 30,
             container: None,
             time_left: Duration::from_secs(500),
-            sandbox: Box::new(|call| ok(&format!("ran: {}\n", call.input.command))),
+            sandbox: Box::new(|call| ok(&format!("ran: {}\n", bash_of(call).command))),
         }
     }
 }
@@ -205,6 +213,7 @@ pub(crate) fn assert_well_formed(events: &[StreamEvent], finished: bool) {
                     }
                     ContentBlock::Thinking { .. }
                     | ContentBlock::BashCodeExecutionToolResult { .. }
+                    | ContentBlock::TextEditorCodeExecutionToolResult { .. }
                     | ContentBlock::Raw(_) => {}
                 }
             }

@@ -7,12 +7,12 @@ use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::time::Duration;
 
 use serde_json::Value;
-use wire::{ContentBlock, Role, StopReason, Surface, Usage};
+use wire::{Role, StopReason, Surface, Usage};
 
 use crate::history::DeferredCall;
 use crate::model::{ModelEvent, ModelRequest};
 use crate::outcome::{FailureKind, ToolFailure, ToolOutcome};
-use crate::profile::{BashInput, ToolProfile};
+use crate::profile::{CallInput, SubTool, ToolProfile};
 
 mod emit;
 mod ending;
@@ -37,7 +37,7 @@ const STOPPED: &str = "The turn was stopped before the command came to an end.";
 enum Queued {
     Run {
         id: String,
-        input: BashInput,
+        input: CallInput,
     },
     /// Answered to the model only.
     Unseen {
@@ -47,6 +47,7 @@ enum Queued {
     /// Told to the client as well; its `server_tool_use` has been emitted.
     Refused {
         id: String,
+        tool: SubTool,
         reason: String,
     },
 }
@@ -56,6 +57,7 @@ enum State {
     /// `running` is out; `queue` waits; then the turn ends with `stop`, or goes on.
     Running {
         running: String,
+        tool: SubTool,
         queue: VecDeque<Queued>,
         stop: Option<StopReason>,
     },
@@ -141,8 +143,8 @@ impl Turn {
                 self.stop_by_server(error);
             }
             (Input::Model(event), State::Sampling(sampling)) => self.model(event, sampling),
-            (Input::Result { id, outcome }, State::Running { running, queue, stop }) if id == running => {
-                self.give_result(&id, &outcome);
+            (Input::Result { id, outcome }, State::Running { running, tool, queue, stop }) if id == running => {
+                self.give_result(tool, &id, &outcome);
                 self.advance(queue, stop);
             }
             (Input::Model(_) | Input::Result { .. }, state) => self.state = state,
@@ -223,10 +225,10 @@ impl Turn {
             match call {
                 Call::Client => {}
                 Call::Ours { .. } => self.container_used = true,
-                Call::Invalid { id, name, input, reason } => {
+                Call::Invalid { id, tool, input, reason } => {
                     if cut && place == last {
-                        self.emit_refused(&id, &name, &input);
-                        self.give_failure(&id, FailureKind::InvalidInput, &reason);
+                        self.emit_refused(&id, tool, &input);
+                        self.give_failure(tool, &id, FailureKind::InvalidInput, &reason);
                     }
                 }
             }
@@ -239,24 +241,27 @@ impl Turn {
         Some(match call {
             Call::Ours { id, input } => Queued::Run { id, input },
             Call::Client => return None,
-            Call::Invalid { id, name, input, reason } => {
+            Call::Invalid { id, tool, input, reason } => {
                 let last_chance = cut || self.short_of_time || self.samplings >= self.max_samplings;
                 if self.invalid < UNSEEN_INVALID && !last_chance {
                     self.invalid += 1;
                     return Some(Queued::Unseen { id, reason });
                 }
-                self.emit_refused(&id, &name, &input);
-                Queued::Refused { id, reason }
+                self.emit_refused(&id, tool, &input);
+                Queued::Refused { id, tool, reason }
             }
         })
     }
 
     fn queue_deferred(&mut self, call: DeferredCall) -> Queued {
-        let parsed = self.profile.as_ref().map(|profile| profile.parse_bash(&call.input));
-        match parsed {
-            Some(Ok(input)) => Queued::Run { id: call.id, input },
-            Some(Err(invalid)) => Queued::Refused { id: call.id, reason: invalid.0 },
-            None => Queued::Refused { id: call.id, reason: format!("no `{}` tool was provided", call.name) },
+        let offered = self.profile.as_ref().and_then(|profile| Some((profile, profile.offered(&call.name)?)));
+        let Some((profile, tool)) = offered else {
+            let reason = format!("no `{}` tool was provided", call.name);
+            return Queued::Refused { id: call.id, tool: SubTool::Bash, reason };
+        };
+        match profile.parse(tool, &call.input) {
+            Ok(input) => Queued::Run { id: call.id, input },
+            Err(invalid) => Queued::Refused { id: call.id, tool, reason: invalid.0 },
         }
     }
 
@@ -268,12 +273,15 @@ impl Turn {
                     let container = self.container_for(&id);
                     self.container_used = true;
                     self.runs += 1;
+                    let tool = input.tool();
                     self.emitter.action(Action::Run(ServerCall { id: id.clone(), input, container }));
-                    self.state = State::Running { running: id, queue, stop };
+                    self.state = State::Running { running: id, tool, queue, stop };
                     return;
                 }
                 Queued::Unseen { id, reason } => self.results.push(invalid_result(&id, &reason)),
-                Queued::Refused { id, reason } => self.give_failure(&id, FailureKind::InvalidInput, &reason),
+                Queued::Refused { id, tool, reason } => {
+                    self.give_failure(tool, &id, FailureKind::InvalidInput, &reason);
+                }
             }
         }
         let results = std::mem::take(&mut self.results);
@@ -296,23 +304,22 @@ impl Turn {
         self.container.get_or_insert_with(name).clone()
     }
 
-    fn emit_refused(&mut self, id: &str, name: &str, input: &Value) {
+    fn emit_refused(&mut self, id: &str, tool: SubTool, input: &Value) {
         self.container_for(id);
-        self.emitter.server_tool_use(id, name, input);
+        self.emitter.server_tool_use(id, tool.name(), input);
     }
 
-    fn give_failure(&mut self, id: &str, kind: FailureKind, explanation: &str) {
+    fn give_failure(&mut self, tool: SubTool, id: &str, kind: FailureKind, explanation: &str) {
         let failure = ToolFailure { kind, explanation: explanation.to_owned() };
-        self.give_result(id, &ToolOutcome::Failed(failure));
+        self.give_result(tool, id, &ToolOutcome::Failed(failure));
     }
 
-    fn give_result(&mut self, id: &str, outcome: &ToolOutcome) {
+    fn give_result(&mut self, tool: SubTool, id: &str, outcome: &ToolOutcome) {
         let Some(profile) = &self.profile else { return };
-        let block = profile.bash_result(id, outcome);
-        if let ContentBlock::BashCodeExecutionToolResult { content, .. } = &block {
-            let content = serde_json::to_value(content).unwrap_or_default();
-            self.results.push(crate::history::prompt::tool_result(id, &content));
-        }
+        let block = profile.result(tool, id, outcome);
+        // Strings, numbers and flags always serialise.
+        let public = serde_json::to_value(&block).unwrap_or_default();
+        self.results.push(crate::history::prompt::tool_result(id, &public["content"]));
         self.emitter.whole(block);
     }
 }

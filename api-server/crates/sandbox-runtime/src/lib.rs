@@ -6,8 +6,10 @@
 //!
 //! What comes out of a sandbox is untrusted: every wait has a deadline and every answer a bound.
 
+mod edit;
 pub mod kubernetes;
 pub mod local;
+mod metrics;
 mod names;
 mod runtime;
 mod sandbox;
@@ -15,8 +17,12 @@ mod stream;
 
 pub use names::{ContainerKey, ContainerKind, ContainerName, OwnerTag};
 pub use runtime::{
-    AcquireError, Acquired, ByteStream, ContainerSpec, Half, InstanceId, OpenError, Runtime, UnavailableReason,
+    AcquireError, Acquired, ByteStream, ContainerSpec, Half, InstanceId, Loss, OpenError, Runtime, Slow, Start,
+    UnavailableReason,
 };
 pub use sandbox::{Sandbox, Sandboxes};
-pub use sandboxd_protocol::{Exit, FileStat, Limits, OutputFile, RunKind, RunRequest};
-pub use stream::{FileBody, FileError, RunError, RunOutcome};
+pub use sandboxd_protocol::{
+    CallResult, Edit, EditOutcome, Exit, FileStat, Limits, OutputFile, RunKind, RunRequest, Tool, ToolCall,
+    TreeDeleted, TreeFile, TreePage,
+};
+pub use stream::{CellStep, FileBody, FileError, FileRange, Resume, RunError, RunOutcome, TreeQuery};

@@ -37,6 +37,33 @@ pub struct Acquired {
     pub instance: InstanceId,
     /// Unused for this long it is stopped (its files stay); zero: never.
     pub idle_timeout: Duration,
+    /// What it took.
+    pub start: Start,
+}
+
+/// What it took to have a sandbox ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Start {
+    /// Nothing: it was used a moment ago.
+    Reused,
+    /// A look: it was ready.
+    Ready,
+    /// A start with the files it had.
+    Woken,
+    /// It was made.
+    Created,
+}
+
+impl Start {
+    /// A short label, for metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Reused => "reused",
+            Self::Ready => "ready",
+            Self::Woken => "woken",
+            Self::Created => "created",
+        }
+    }
 }
 
 /// The two containers of a sandbox.
@@ -64,10 +91,12 @@ pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
 /// What stands between a caller and a ready sandbox: each has its own public text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum UnavailableReason {
-    /// A quota or limit of the namespace refuses it.
+    /// The namespace's quota has no room.
     Quota,
+    /// The namespace's limits refuse its resources.
+    Limits,
     /// The image cannot be pulled.
     Image,
     /// The template is missing or wrong, or does not allow this.
@@ -75,16 +104,25 @@ pub enum UnavailableReason {
     /// It starts and dies, over and over.
     CrashLoop,
     /// It was killed for want of memory.
-    OutOfMemory,
-    /// Its files are gone, or cannot be told from another's.
+    OutOfMemory {
+        /// Its memory limit, such as `5Gi`.
+        limit: Option<String>,
+    },
+    /// Its files are gone.
     WorkspaceLost,
+    /// Its files cannot be used: not written, or not told from others that were kept.
+    WorkspaceUnusable,
+    /// Its volume cannot be made or found.
+    Volume,
+    /// Something else has taken its place in the cluster.
+    Conflict,
     /// An operator holds it stopped.
     Suspended,
     /// Its network is not isolated as required.
     Network,
     /// The node that runs it is lost.
     NodeLost,
-    /// It did not start in its time.
+    /// It was not ready within the time that a start may take.
     Start,
     /// We may not do what is needed.
     Denied,
@@ -93,15 +131,39 @@ pub enum UnavailableReason {
 }
 
 impl UnavailableReason {
+    /// Every reason, for tables.
+    pub const ALL: &[Self] = &[
+        Self::Quota,
+        Self::Limits,
+        Self::Image,
+        Self::Template,
+        Self::CrashLoop,
+        Self::OutOfMemory { limit: None },
+        Self::WorkspaceLost,
+        Self::WorkspaceUnusable,
+        Self::Volume,
+        Self::Conflict,
+        Self::Suspended,
+        Self::Network,
+        Self::NodeLost,
+        Self::Start,
+        Self::Denied,
+        Self::Runtime,
+    ];
+
     /// A short label, for logs, metrics and tables.
-    pub const fn as_str(self) -> &'static str {
+    pub const fn as_str(&self) -> &'static str {
         match self {
             Self::Quota => "quota",
+            Self::Limits => "limits",
             Self::Image => "image",
             Self::Template => "template",
             Self::CrashLoop => "crash_loop",
-            Self::OutOfMemory => "out_of_memory",
+            Self::OutOfMemory { .. } => "out_of_memory",
             Self::WorkspaceLost => "workspace_lost",
+            Self::WorkspaceUnusable => "workspace_unusable",
+            Self::Volume => "volume",
+            Self::Conflict => "conflict",
             Self::Suspended => "suspended",
             Self::Network => "network",
             Self::NodeLost => "node_lost",
@@ -110,6 +172,37 @@ impl UnavailableReason {
             Self::Runtime => "runtime",
         }
     }
+}
+
+/// What a start that took too long was still waiting for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Slow {
+    /// A machine with room for it.
+    Room,
+    /// Its volume.
+    Volume,
+    /// Its start, and nothing is known to be wrong: a large image, a slow machine.
+    Start,
+}
+
+impl fmt::Display for Slow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Room => "a machine with room",
+            Self::Volume => "its volume",
+            Self::Start => "its start",
+        })
+    }
+}
+
+/// What is known about the end of a start that was lost under its user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// It was killed at its memory limit.
+    OutOfMemory {
+        /// The limit, such as `5Gi`.
+        limit: Option<String>,
+    },
 }
 
 impl fmt::Display for UnavailableReason {
@@ -135,9 +228,9 @@ pub enum AcquireError {
         /// For the log only: it names objects of the cluster.
         message: String,
     },
-    /// It was not ready in time.
-    #[error("the sandbox was not ready in time")]
-    TimedOut,
+    /// It was not ready in time, and nothing is known to be wrong.
+    #[error("the sandbox was not ready in time; it waited for {0}")]
+    TimedOut(Slow),
 }
 
 impl AcquireError {
@@ -152,6 +245,9 @@ pub enum OpenError {
     /// This start of the sandbox is over: acquire it again.
     #[error("this start of the sandbox is over: {0}")]
     Gone(String),
+    /// It does not run at this moment, as while its container is started again: look again a little later.
+    #[error("not running at this moment: {0}")]
+    NotRunning(String),
     /// It did not work this time.
     #[error("cannot open a stream: {0}")]
     Failed(String),
@@ -165,6 +261,11 @@ pub enum OpenError {
 pub trait Runtime: Send + Sync + 'static {
     /// Whether the sandbox exists and is this owner's; marks it as used. Never waits for it to start.
     async fn find(&self, spec: &ContainerSpec) -> Result<bool, AcquireError>;
+
+    /// Marks it as used, however young the last mark is.
+    async fn mark(&self, spec: &ContainerSpec) -> Result<(), AcquireError> {
+        self.find(spec).await.map(drop)
+    }
 
     /// A sandbox that is ready: made when absent, woken when asleep, waited for at most `deadline`; marks it as used.
     async fn acquire(&self, spec: &ContainerSpec, deadline: Duration) -> Result<Acquired, AcquireError>;
@@ -182,6 +283,11 @@ pub trait Runtime: Send + Sync + 'static {
 
     /// Called when a sandbox that should work does not: it is to be replaced.
     async fn replace(&self, instance: &InstanceId);
+
+    /// Why a start that was lost has ended, where that can be known within seconds.
+    async fn loss(&self, _instance: &InstanceId) -> Option<Loss> {
+        None
+    }
 
     /// What keeps it from working, as sentences; empty when all is well.
     async fn problems(&self) -> Vec<String>;

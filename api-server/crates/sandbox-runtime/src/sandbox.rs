@@ -1,27 +1,37 @@
 //! What the server uses: all sandboxes, and one of them.
 
 use crate::{
-    AcquireError, Acquired, ContainerSpec, FileBody, FileError, FileStat, Half, OutputFile, RunError, RunOutcome,
-    RunRequest, Runtime,
+    AcquireError, Acquired, CellStep, ContainerSpec, FileBody, FileError, FileRange, FileStat, Half, InstanceId,
+    OutputFile, Resume, RunError, RunOutcome, RunRequest, Runtime, Slow, TreeDeleted, TreePage, TreeQuery,
+    UnavailableReason,
+    metrics::Metrics,
     stream::{
-        ConnectError, Connection, Streams, files,
+        ConnectError, Connection, Streams,
+        cell::{self, Expected},
+        files,
         run::{self, RunFailure},
     },
 };
 use bytes::Bytes;
 use futures_util::Stream;
+use prometheus_client::registry::Registry;
+use sandboxd_protocol::MAX_RUN_BODY;
 use std::{fmt, io, sync::Arc};
 use tokio::{
     task::JoinHandle,
-    time::{Duration, Instant, interval_at, sleep},
+    time::{Duration, Instant, interval_at, sleep, timeout},
 };
 
 /// How long a request waits for a sandbox that was stopped since it was acquired.
 const WAKE: Duration = Duration::from_mins(2);
-/// How often a request that was certainly not taken looks for another start of its sandbox.
-const ATTEMPTS: u32 = 4;
-/// Pause before the second attempt; doubled for each further one.
+/// How often a request that was certainly not taken looks for another start of its sandbox: longer than a container takes to
+/// come back, and than its kubelet takes to say that it went.
+const ATTEMPTS: u32 = 9;
+/// Pause before the second attempt; doubled for each further one up to [`LONGEST_PAUSE`].
 const PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// Time to write a last mark after a use.
+const LAST_MARK: Duration = Duration::from_mins(1);
 
 /// All sandboxes of this server: one per process, cheap to clone.
 #[derive(Clone)]
@@ -30,13 +40,33 @@ pub struct Sandboxes(Arc<Shared>);
 struct Shared {
     runtime: Arc<dyn Runtime>,
     streams: Arc<Streams>,
+    metrics: Metrics,
+}
+
+impl Shared {
+    async fn acquire(&self, spec: &ContainerSpec, deadline: Duration) -> Result<Acquired, AcquireError> {
+        let began = Instant::now();
+        let acquired = self.runtime.acquire(spec, deadline).await;
+        self.metrics.acquired(acquired.as_ref().map(|acquired| acquired.start), began.elapsed());
+        acquired
+    }
 }
 
 impl Sandboxes {
     /// All sandboxes of this runtime.
     pub fn new(runtime: Arc<dyn Runtime>) -> Self {
         let streams = Streams::new(runtime.clone());
-        Self(Arc::new(Shared { runtime, streams }))
+        Self(Arc::new(Shared { runtime, streams, metrics: Metrics::new() }))
+    }
+
+    /// Adds what is counted here to a registry.
+    pub fn register(&self, registry: &mut Registry) {
+        self.0.metrics.register(registry);
+    }
+
+    /// Brings up to date what is not counted but looked at.
+    pub fn refresh_metrics(&self) {
+        self.0.metrics.set_streams_open(self.0.streams.open_count());
     }
 
     /// Whether it exists and is this owner's; marks it as used. Never waits for it to start.
@@ -46,7 +76,7 @@ impl Sandboxes {
 
     /// A sandbox that is ready to run commands: made when absent, waited for at most `deadline`.
     pub async fn acquire(&self, spec: &ContainerSpec, deadline: Duration) -> Result<Sandbox, AcquireError> {
-        let acquired = self.0.runtime.acquire(spec, deadline).await?;
+        let acquired = self.0.acquire(spec, deadline).await?;
         Ok(Sandbox { shared: self.0.clone(), spec: spec.clone(), idle_timeout: acquired.idle_timeout })
     }
 
@@ -96,23 +126,84 @@ impl Sandbox {
 
     /// Runs to the end. Dropping the future cancels the run (`DELETE /runs/{id}`).
     pub async fn run(&self, id: &str, request: &RunRequest) -> Result<RunOutcome, RunError> {
+        let streams = &self.shared.streams;
+        self.used(|instance| async move { run::run(streams, &instance, id, request).await }).await
+    }
+
+    /// Runs a cell to its end, or to its first calls of the client's tools; then it waits, and is not cancelled. Dropping the
+    /// future before that cancels it.
+    pub async fn cell(&self, id: &str, request: &RunRequest) -> Result<CellStep, RunError> {
+        let streams = &self.shared.streams;
+        let start = |instance| async move { run::start(streams, &instance, id, request, Expected::of(request)).await };
+        self.used(start).await
+    }
+
+    /// Goes on with a cell that waits, to its next calls or its end. The same results again change nothing. Dropping the future
+    /// cancels nothing: the cell goes on for a while, and can be resumed again.
+    pub async fn resume(&self, id: &str, resume: &Resume) -> Result<CellStep, RunError> {
+        let streams = &self.shared.streams;
+        self.used(|instance| async move { cell::resume(streams, &instance, id, resume).await }).await
+    }
+
+    /// One use that has a result or an error that counts; the sandbox is kept awake meanwhile.
+    async fn used<T, F>(&self, go: impl Fn(InstanceId) -> F) -> Result<T, RunError>
+    where
+        F: Future<Output = Result<T, RunFailure>>,
+    {
         let _awake = self.awake();
+        let outcome = Box::pin(self.somewhere(go)).await;
+        if let Err(error) = &outcome {
+            self.shared.metrics.no_result(error);
+        }
+        outcome
+    }
+
+    /// In the start that is ready, or in a later one as long as none has taken it.
+    async fn somewhere<T, F>(&self, go: impl Fn(InstanceId) -> F) -> Result<T, RunError>
+    where
+        F: Future<Output = Result<T, RunFailure>>,
+    {
         let mut last = String::new();
         for attempt in 0..ATTEMPTS {
             pause_before(attempt).await;
-            let acquired = self.acquired().await.map_err(|e| RunError::Unavailable(e.to_string()))?;
-            match Box::pin(run::run(&self.shared.streams, &acquired.instance, id, request)).await {
+            let acquired = self.acquired().await?;
+            match Box::pin(go(acquired.instance.clone())).await {
                 Ok(outcome) => return Ok(outcome),
                 Err(RunFailure::Elsewhere(why)) => {
-                    self.shared.runtime.forget(&acquired.instance);
+                    self.leave(&acquired.instance, attempt).await;
                     last = why;
                 }
                 Err(RunFailure::NotRun(why)) => return Err(RunError::Unavailable(why)),
+                Err(RunFailure::Denied(why)) => {
+                    return Err(AcquireError::unavailable(UnavailableReason::Denied, why).into());
+                }
                 Err(RunFailure::TooMany) => return Err(RunError::TooManyRequests),
-                Err(RunFailure::Unknown(why)) => return Err(RunError::Unknown(why)),
+                Err(RunFailure::TooLarge) => return Err(RunError::TooLarge { limit: MAX_RUN_BODY }),
+                Err(RunFailure::Unknown(why)) => return Err(self.lost(&acquired.instance, why).await),
             }
         }
         Err(RunError::Unavailable(last))
+    }
+
+    /// The next acquire looks again; a start that none of our attempts could use is to be replaced.
+    async fn leave(&self, instance: &InstanceId, attempt: u32) {
+        if attempt + 1 == ATTEMPTS {
+            self.shared.runtime.replace(instance).await;
+        } else {
+            self.shared.runtime.forget(instance);
+        }
+    }
+
+    /// A run whose outcome is unknown; says why where that can be found out.
+    async fn lost(&self, instance: &InstanceId, why: String) -> RunError {
+        match self.shared.runtime.loss(instance).await {
+            Some(loss) => {
+                // The next use looks before it relies on it.
+                self.shared.runtime.forget(instance);
+                RunError::Lost(loss)
+            }
+            None => RunError::Unknown(why),
+        }
     }
 
     /// Writes a file, replaced atomically; `path` as code in the sandbox sees it.
@@ -127,7 +218,39 @@ impl Sandbox {
 
     /// Reads a file; `path` as code in the sandbox sees it, or that of an [`OutputFile`].
     pub async fn read_file(&self, path: &str) -> Result<FileBody, FileError> {
-        self.repeatable(|connection| async move { files::read(&connection, path, self.awake()).await }).await
+        self.repeatable(|connection| async move { files::read(&connection, path, None, self.awake()).await }).await
+    }
+
+    /// Reads a part of a file as long as it is the one that the range's entity tag names.
+    pub async fn read_range(&self, path: &str, range: &FileRange) -> Result<FileBody, FileError> {
+        let range = || Some(range.clone());
+        self.repeatable(|connection| async move { files::read(&connection, path, range(), self.awake()).await }).await
+    }
+
+    /// Size, entity tag and age of a file.
+    pub async fn stat_file(&self, path: &str) -> Result<FileStat, FileError> {
+        let _awake = self.awake();
+        self.repeatable(|connection| async move { files::stat(&connection, path).await }).await
+    }
+
+    /// Removes a file; a link is removed itself.
+    pub async fn delete_file(&self, path: &str) -> Result<(), FileError> {
+        let _awake = self.awake();
+        // Not repeated: the second time it would be missing.
+        files::delete(&self.files().await?, path).await
+    }
+
+    /// One page of the regular files beneath a folder, in the order of their paths' bytes.
+    pub async fn list_files(&self, query: &TreeQuery<'_>) -> Result<TreePage, FileError> {
+        let _awake = self.awake();
+        self.repeatable(|connection| async move { files::list(&connection, query).await }).await
+    }
+
+    /// Removes the files beneath a folder whose paths begin with a prefix, as many as one call may, and the folders that are empty then.
+    pub async fn delete_files(&self, root: &str, prefix: &str) -> Result<TreeDeleted, FileError> {
+        let _awake = self.awake();
+        // Not repeated: the files of a lost answer would not be counted.
+        files::delete_tree(&self.files().await?, root, prefix).await
     }
 
     /// Moves the run's output folder out of reach of the sandbox and lists its regular files. Repeat-safe.
@@ -158,59 +281,82 @@ impl Sandbox {
 
     /// The start that is ready now. Costs nothing while it was used a moment ago.
     async fn acquired(&self) -> Result<Acquired, AcquireError> {
-        self.shared.runtime.acquire(&self.spec, WAKE).await
+        self.shared.acquire(&self.spec, WAKE).await
     }
 
     async fn files(&self) -> Result<Arc<Connection>, FileError> {
         let mut last = String::new();
         for attempt in 0..ATTEMPTS {
             pause_before(attempt).await;
-            let acquired = self.acquired().await.map_err(|e| FileError::Unavailable(e.to_string()))?;
+            let acquired = self.acquired().await?;
             match self.shared.streams.get(&acquired.instance, Half::Files).await {
                 Ok(connection) => return Ok(connection),
-                Err(e @ ConnectError::Gone(_)) => {
-                    self.shared.runtime.forget(&acquired.instance);
+                Err(e @ (ConnectError::Gone(_) | ConnectError::Broken(_))) => {
+                    self.leave(&acquired.instance, attempt).await;
                     last = e.to_string();
                 }
                 // No reason to disturb the other half.
                 Err(e @ ConnectError::Failed(_)) => last = e.to_string(),
-                Err(e @ (ConnectError::Denied(_) | ConnectError::Broken(_))) => {
-                    return Err(FileError::Unavailable(e.to_string()));
+                Err(ConnectError::Denied(why)) => {
+                    return Err(AcquireError::unavailable(UnavailableReason::Denied, why).into());
                 }
             }
         }
         Err(FileError::Unavailable(last))
     }
 
-    /// Marks the sandbox as used each quarter of its idle timeout until the guard is dropped.
+    /// Marks the sandbox as used each quarter of its idle timeout until the guard is dropped, and then once more.
     fn awake(&self) -> Option<Awake> {
         let quarter = self.idle_timeout / 4;
         if quarter.is_zero() {
             return None;
         }
         let (runtime, spec) = (self.shared.runtime.clone(), self.spec.clone());
-        Some(Awake(tokio::spawn(async move {
+        let marking = tokio::spawn(async move {
             let mut ticks = interval_at(Instant::now() + quarter, quarter);
             loop {
                 ticks.tick().await;
-                if let Err(error) = runtime.find(&spec).await {
-                    tracing::warn!(sandbox.name = %spec.name, %error, "could not mark a sandbox as used");
-                }
+                // Not by `mark`: many uses at a time need one mark.
+                noted(&spec, runtime.find(&spec).await.map(drop));
             }
-        })))
+        });
+        let last = (self.shared.runtime.clone(), self.spec.clone());
+        Some(Awake { marking, last: Some(last), began: Instant::now(), quarter })
+    }
+}
+
+fn noted(spec: &ContainerSpec, marked: Result<(), AcquireError>) {
+    if let Err(error) = marked {
+        tracing::warn!(sandbox.name = %spec.name, %error, "could not mark a sandbox as used");
     }
 }
 
 async fn pause_before(attempt: u32) {
     if attempt > 0 {
-        sleep(PAUSE * 2_u32.pow(attempt - 1)).await;
+        sleep((PAUSE * 2_u32.pow(attempt - 1)).min(LONGEST_PAUSE)).await;
     }
 }
 
-struct Awake(JoinHandle<()>);
+/// Keeps a sandbox awake during one use.
+struct Awake {
+    marking: JoinHandle<()>,
+    last: Option<(Arc<dyn Runtime>, ContainerSpec)>,
+    began: Instant,
+    quarter: Duration,
+}
 
 impl Drop for Awake {
     fn drop(&mut self) {
-        self.0.abort();
+        self.marking.abort();
+        let long = self.began.elapsed() > self.quarter;
+        // So that the idle time of a long use counts from its end.
+        let (true, Some((runtime, spec)), Ok(handle)) = (long, self.last.take(), tokio::runtime::Handle::try_current())
+        else {
+            return;
+        };
+        handle.spawn(async move {
+            let marked = timeout(LAST_MARK, runtime.mark(&spec)).await;
+            noted(&spec, marked.unwrap_or(Err(AcquireError::TimedOut(Slow::Start))));
+        });
     }
 }

@@ -31,7 +31,7 @@ fn spec(id: &str) -> ContainerSpec {
 }
 
 fn bash(command: &str) -> RunRequest {
-    let run = RunKind::Bash { command: command.to_owned() };
+    let run = RunKind::Bash { command: command.to_owned(), restart: false };
     RunRequest { run, env: BTreeMap::new(), limits: Limits { timeout_ms: 60_000, output_bytes: 1 << 20 } }
 }
 

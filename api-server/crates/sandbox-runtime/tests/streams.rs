@@ -2,6 +2,9 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "test code outside of test functions")]
 
+#[path = "streams/cells.rs"]
+mod cells;
+
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, stream};
 use http::{Method, Request, Response};
@@ -10,7 +13,7 @@ use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use sandbox_runtime::{
     AcquireError, Acquired, ByteStream, ContainerKey, ContainerKind, ContainerSpec, Exit, FileError, Half, InstanceId,
-    Limits, OpenError, RunError, RunKind, RunRequest, Runtime, Sandbox, Sandboxes,
+    Limits, Loss, OpenError, RunError, RunKind, RunRequest, Runtime, Sandbox, Sandboxes, Start,
 };
 use sandboxd_protocol::{ErrorBody, ErrorCode, Frame};
 use std::{
@@ -48,6 +51,8 @@ enum Act {
     NoExit,
     /// Bytes that are no frames.
     Garbage,
+    /// Two calls after those that are known, of the tool `t`; then nothing.
+    Calls,
 }
 
 #[derive(Default)]
@@ -59,6 +64,13 @@ struct Fake {
     heard: Notify,
     opened: Mutex<Vec<(String, Half)>>,
     forgotten: Mutex<usize>,
+    /// Idle timeout; an hour when it is unset.
+    idle: Mutex<Option<Duration>>,
+    /// When it was marked as used, and whether it had to be.
+    marks: Mutex<Vec<(tokio::time::Instant, bool)>>,
+    /// As many opens meet a container that does not run.
+    not_running: Mutex<usize>,
+    loss: Mutex<Option<Loss>>,
     replaced: Mutex<Vec<InstanceId>>,
     now: Mutex<usize>,
     most: Mutex<usize>,
@@ -99,7 +111,7 @@ impl Fake {
     ) -> Result<Response<UnsyncBoxBody<Bytes, io::Error>>, Infallible> {
         let uri = request.uri().path_and_query().unwrap().to_string();
         let method = request.method().clone();
-        if method == Method::PUT {
+        if method == Method::PUT || method == Method::POST {
             let _ = request.into_body().collect().await;
         }
         self.log.lock().unwrap().push(format!("{method} {uri}"));
@@ -108,7 +120,11 @@ impl Fake {
             return Ok(Response::builder().status(204).body(full("")).unwrap());
         }
         let act = self.acts.lock().unwrap().pop_front().unwrap_or(Act::Whole);
-        let from = uri.split_once("out=").map_or(0, |(_, n)| n.split('&').next().unwrap().parse().unwrap());
+        if method == Method::POST && matches!(act, Act::Whole) {
+            return Ok(Response::builder().status(204).body(full("")).unwrap());
+        }
+        let number = |name| uri.split_once(name).map_or(0, |(_, n)| n.split('&').next().unwrap().parse().unwrap());
+        let from: usize = number("out=");
         let out = |text: &str| Frame::Stdout(Bytes::copy_from_slice(text.as_bytes())).encode();
         let exit = Frame::Exit(Exit { code: 7, ..Exit::default() }).encode();
         let mut pieces = vec![Frame::Started.encode()];
@@ -116,6 +132,7 @@ impl Fake {
             Act::Whole => pieces.extend([out(&OUTPUT[from..]), exit]),
             Act::PartThenCut | Act::Hang => pieces.push(out(&OUTPUT[from..(from + 3).min(OUTPUT.len())])),
             Act::Flood => pieces.extend((0..100).map(|_| out(OUTPUT))),
+            Act::Calls => pieces.push(calls(number("calls="))),
             Act::NoExit => {}
             Act::Garbage => pieces.push(Bytes::from_static(b"?garbage")),
             Act::Cut => {
@@ -142,6 +159,11 @@ impl Fake {
         let body = StreamBody::new(frames.chain(tail).inspect(move |_| now.hold()).boxed());
         Ok(Response::new(body.boxed_unsync()))
     }
+}
+
+fn calls(from: usize) -> Bytes {
+    let call = |id: usize| format!(r#"{{"call_id":{id},"name":"t","input":{{"n":{id}}}}}"#);
+    Frame::Calls(format!("[{},{}]", call(from), call(from + 1)).into()).encode()
 }
 
 /// Counts answers that are under way.
@@ -180,15 +202,34 @@ struct FakeRuntime(Arc<Fake>);
 #[async_trait::async_trait]
 impl Runtime for FakeRuntime {
     async fn find(&self, _: &ContainerSpec) -> Result<bool, AcquireError> {
+        self.0.marks.lock().unwrap().push((tokio::time::Instant::now(), false));
         Ok(true)
+    }
+
+    async fn mark(&self, _: &ContainerSpec) -> Result<(), AcquireError> {
+        self.0.marks.lock().unwrap().push((tokio::time::Instant::now(), true));
+        self.0.heard.notify_waiters();
+        Ok(())
+    }
+
+    async fn loss(&self, _: &InstanceId) -> Option<Loss> {
+        self.0.loss.lock().unwrap().clone()
     }
 
     async fn acquire(&self, _: &ContainerSpec, _: Duration) -> Result<Acquired, AcquireError> {
         let uid = format!("uid-{}", self.0.forgotten.lock().unwrap());
-        Ok(Acquired { instance: InstanceId { name: "pod".into(), uid }, idle_timeout: Duration::from_hours(1) })
+        let idle_timeout = self.0.idle.lock().unwrap().unwrap_or(Duration::from_hours(1));
+        Ok(Acquired { instance: InstanceId { name: "pod".into(), uid }, idle_timeout, start: Start::Reused })
     }
 
     async fn open(&self, instance: &InstanceId, half: Half) -> Result<Box<dyn ByteStream>, OpenError> {
+        {
+            let mut not_running = self.0.not_running.lock().unwrap();
+            if *not_running > 0 {
+                *not_running -= 1;
+                return Err(OpenError::NotRunning("container not found".into()));
+            }
+        }
         let (ours, mut theirs) = tokio::io::duplex(256 * 1024);
         self.0.opened.lock().unwrap().push((instance.uid.clone(), half));
         let fake = self.0.clone();
@@ -230,7 +271,7 @@ async fn sandbox(fake: &Arc<Fake>) -> Sandbox {
 }
 
 fn request(timeout_ms: u64, output_bytes: u64) -> RunRequest {
-    let run = RunKind::Bash { command: "true".into() };
+    let run = RunKind::Bash { command: "true".into(), restart: false };
     RunRequest { run, env: BTreeMap::new(), limits: Limits { timeout_ms, output_bytes } }
 }
 
@@ -318,6 +359,77 @@ async fn more_than_was_asked_for_and_what_is_no_frame_are_not_accepted() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_container_that_is_started_again_is_waited_for_and_not_replaced() {
+    let fake = Fake::new([]);
+    *fake.not_running.lock().unwrap() = 5;
+    assert_eq!(run(&fake).await.unwrap().exit.code, 7);
+    assert!(fake.replaced.lock().unwrap().is_empty());
+    assert_eq!((fake.count("PUT"), *fake.forgotten.lock().unwrap()), (1, 5));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_that_never_runs_ends_in_a_replaced_sandbox() {
+    let fake = Fake::new([]);
+    *fake.not_running.lock().unwrap() = usize::MAX;
+    assert!(matches!(run(&fake).await, Err(RunError::Unavailable(_))));
+    assert_eq!(fake.replaced.lock().unwrap().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_sandbox_says_why_and_the_run_is_not_sent_again() {
+    let fake = Fake::new([Act::PartThenCut]);
+    fake.hello.lock().unwrap().extend([HELLO, "sandboxd proto=1 boot=0b\n"]);
+    let loss = Loss::OutOfMemory { limit: Some("96Mi".into()) };
+    *fake.loss.lock().unwrap() = Some(loss.clone());
+    assert_eq!(run(&fake).await.unwrap_err(), RunError::Lost(loss));
+    assert_eq!(fake.log(), ["PUT /runs/r1"]);
+}
+
+/// Marks since `start`, in seconds, and whether each had to be.
+fn marks(fake: &Fake, start: tokio::time::Instant) -> Vec<(u64, bool)> {
+    let marks = fake.marks.lock().unwrap();
+    marks.iter().map(|(at, must)| (at.duration_since(start).as_secs(), *must)).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_quiet_use_is_marked_each_quarter_and_once_at_its_end() {
+    let fake = Fake::new([Act::Hang]);
+    *fake.idle.lock().unwrap() = Some(Duration::from_mins(1));
+    let sandbox = sandbox(&fake).await;
+    let (start, request) = (tokio::time::Instant::now(), request(35_000, 1000));
+    assert!(sandbox.run("r1", &request).await.is_err());
+    fake.until(|fake| fake.marks.lock().unwrap().iter().any(|(_, must)| *must)).await;
+    assert_eq!(marks(&fake, start), [(15, false), (30, false), (40, true)]);
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    assert_eq!(marks(&fake, start).len(), 3, "nothing keeps it awake after its end");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_short_use_costs_no_mark() {
+    let fake = Fake::new([]);
+    *fake.idle.lock().unwrap() = Some(Duration::from_mins(1));
+    sandbox(&fake).await.run("r1", &request(1000, 1000)).await.unwrap();
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    assert!(fake.marks.lock().unwrap().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_upload_keeps_its_sandbox_awake() {
+    let fake = Fake::new([]);
+    *fake.idle.lock().unwrap() = Some(Duration::from_mins(1));
+    let sandbox = sandbox(&fake).await;
+    let start = tokio::time::Instant::now();
+    let body = stream::iter(0..4).then(|_| async {
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        Ok(Bytes::from_static(b"part"))
+    });
+    // The fake's answer is no stat; what counts is the time under way.
+    assert!(sandbox.write_file("/tmp/x", body).await.is_err());
+    fake.until(|fake| fake.marks.lock().unwrap().iter().any(|(_, must)| *must)).await;
+    assert_eq!(marks(&fake, start), [(15, false), (30, false), (40, true)]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_dropped_run_is_deleted() {
     let fake = Fake::new([Act::Hang]);
     let sandbox = sandbox(&fake).await;
@@ -398,6 +510,8 @@ async fn file_refusals_keep_their_meaning() {
         FileError::Forbidden(_) => "forbidden",
         FileError::NoSpace => "no space",
         FileError::TooLarge => "too large",
+        FileError::Changed => "changed",
+        FileError::NoSandbox(_) => "no sandbox",
         FileError::Unavailable(_) => "unavailable",
         FileError::Source(_) => "source",
     };
@@ -405,8 +519,8 @@ async fn file_refusals_keep_their_meaning() {
         (ErrorCode::NotFound, "not found"),
         (ErrorCode::Forbidden, "forbidden"),
         (ErrorCode::NoSpace, "no space"),
+        (ErrorCode::Mismatch, "changed"),
         (ErrorCode::TooLarge, "too large"),
-        (ErrorCode::Mismatch, "unavailable"),
     ] {
         let fake = Fake::new([Act::Refuse(code)]);
         let error = sandbox(&fake).await.read_file("/tmp/x").await.unwrap_err();

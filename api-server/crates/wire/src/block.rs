@@ -40,6 +40,13 @@ pub enum ContentBlock {
         /// Result or error.
         content: BashResult,
     },
+    /// What came of an edit.
+    TextEditorCodeExecutionToolResult {
+        /// The call's id.
+        tool_use_id: String,
+        /// Result or error.
+        content: EditorResult,
+    },
     /// A call that the client runs.
     ToolUse {
         /// `toolu_...`
@@ -99,6 +106,70 @@ pub struct BashOutputFile {
     pub file_id: String,
 }
 
+/// `content` of a `text_editor_code_execution_tool_result`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "type")]
+pub enum EditorResult {
+    /// A file, or on one surface a folder, was shown.
+    #[serde(rename = "text_editor_code_execution_view_result")]
+    Viewed {
+        /// What `content` is.
+        file_type: FileType,
+        /// The text without line numbers, or the bytes in base64.
+        content: String,
+        /// Lines that are shown; null where there are none.
+        num_lines: Option<u64>,
+        /// The first of them, counted from 1.
+        start_line: Option<u64>,
+        /// Lines of the whole file.
+        total_lines: Option<u64>,
+    },
+    /// A file was written.
+    #[serde(rename = "text_editor_code_execution_create_result")]
+    Created {
+        /// It was there before.
+        is_file_update: bool,
+    },
+    /// A part of a file was replaced, or lines were inserted.
+    #[serde(rename = "text_editor_code_execution_str_replace_result")]
+    Replaced {
+        /// First line of the part before.
+        old_start: u64,
+        /// Its lines.
+        old_lines: u64,
+        /// First line of the part now.
+        new_start: u64,
+        /// Its lines.
+        new_lines: u64,
+        /// Both as in a unified diff; null when they are too long to be shown.
+        lines: Option<Vec<String>>,
+    },
+    /// Nothing was shown or changed.
+    #[serde(rename = "text_editor_code_execution_tool_result_error")]
+    Error {
+        /// The contract's code.
+        error_code: ToolErrorCode,
+        /// The reason in words; not where there is a `detail`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        error_message: Option<String>,
+        /// The reason in words, where the contract has room for it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        detail: Option<ErrorDetail>,
+    },
+}
+
+/// `file_type` of a view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FileType {
+    /// Text.
+    Text,
+    /// An image, in base64.
+    Image,
+    /// A PDF document, in base64.
+    Pdf,
+}
+
 /// `error_code` of a tool result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -113,6 +184,8 @@ pub enum ToolErrorCode {
     ExecutionTimeExceeded,
     /// A captured file is larger than the Files API takes.
     OutputFileTooLarge,
+    /// The file to be viewed or edited is not there.
+    FileNotFound,
 }
 
 impl ToolErrorCode {
@@ -124,6 +197,7 @@ impl ToolErrorCode {
             Self::TooManyRequests => "too_many_requests",
             Self::ExecutionTimeExceeded => "execution_time_exceeded",
             Self::OutputFileTooLarge => "output_file_too_large",
+            Self::FileNotFound => "file_not_found",
         }
     }
 }

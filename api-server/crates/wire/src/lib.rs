@@ -14,7 +14,7 @@ mod surface;
 mod tool;
 mod walk;
 
-pub use block::{BashOutputFile, BashResult, Caller, ContentBlock, ErrorDetail, ToolErrorCode};
+pub use block::{BashOutputFile, BashResult, Caller, ContentBlock, EditorResult, ErrorDetail, FileType, ToolErrorCode};
 pub use error::{ApiError, ErrorType};
 pub use file::{DeletedFile, FileMetadata, FileScope};
 pub use id::IdSeed;

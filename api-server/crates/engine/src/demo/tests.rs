@@ -2,7 +2,7 @@ use serde_json::json;
 use wire::Surface;
 
 use super::*;
-use crate::testing::{DATED, Rig, ask, facts, read, weather};
+use crate::testing::{DATED, Rig, ask, bash_of, facts, read, weather};
 use crate::{History, ToolProfile};
 
 fn prompt(body: &Value) -> ModelRequest {
@@ -93,12 +93,12 @@ fn turns_are_counted_since_the_last_text_of_the_user() {
         json!({ "role": "user", "content": [{ "type": "tool_result", "tool_use_id": first.content()[0]["id"], "content": "rain" }] }),
     ]);
     let second = Rig::default().drive(&body).unwrap();
-    assert_eq!(second.runs[0].input.command, "second");
+    assert_eq!(bash_of(&second.runs[0]).command, "second");
     body["messages"].as_array_mut().unwrap().extend([
         json!({ "role": "assistant", "content": second.content() }),
         json!({ "role": "user", "content": "```bash\nthird\n```" }),
     ]);
-    assert_eq!(Rig::default().drive(&body).unwrap().runs[0].input.command, "third", "a new text is a new script");
+    assert_eq!(bash_of(&Rig::default().drive(&body).unwrap().runs[0]).command, "third", "a new text is a new script");
 }
 
 #[test]

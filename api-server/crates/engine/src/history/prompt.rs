@@ -7,7 +7,7 @@ use wire::{Block, Role};
 
 use super::{Group, SUB_TOOLS, calling_code, is_server_result};
 use crate::model::ModelMessage;
-use crate::profile::model_text;
+use crate::profile::model_view;
 
 pub(super) fn build(groups: &[Group<'_>], uploads: &BTreeMap<String, String>) -> Vec<ModelMessage> {
     let mut prompt = Prompt::default();
@@ -89,11 +89,11 @@ fn result(block: &Block) -> Value {
 
 /// What the upstream gets for a public result block's content.
 pub(crate) fn tool_result(tool_use_id: &str, content: &Value) -> Value {
-    let (text, is_error) = model_text(content);
+    let (view, is_error) = model_view(content);
     let mut value = Map::new();
     value.insert("type".into(), "tool_result".into());
     value.insert("tool_use_id".into(), tool_use_id.into());
-    value.insert("content".into(), text.into());
+    value.insert("content".into(), view);
     if is_error {
         value.insert("is_error".into(), true.into());
     }

@@ -1,11 +1,12 @@
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::*;
+use super::{bash::text_of, *};
+use crate::outcome::{Captured, Exit, ToolFailure};
 use crate::testing::{DATED, V1, ask, facts, read};
 use wire::Surface;
 
-fn profile(kind: &str) -> ToolProfile {
+pub(super) fn profile(kind: &str) -> ToolProfile {
     ToolProfile::of(&read(&ask(kind, "x"), Surface::Zylon).unwrap()).unwrap()
 }
 
@@ -15,7 +16,7 @@ fn finished(stdout: &[u8], stderr: &[u8], exit: Exit) -> ToolOutcome {
 }
 
 fn block(profile: &ToolProfile, outcome: &ToolOutcome) -> Value {
-    serde_json::to_value(profile.bash_result("srvtoolu_1", outcome)).unwrap()
+    serde_json::to_value(profile.result(SubTool::Bash, "srvtoolu_1", outcome)).unwrap()
 }
 
 fn cut(bytes: &[u8]) -> String {
@@ -121,11 +122,13 @@ fn inputs_are_read_strictly_but_for_how_models_write_numbers() {
     let dated = profile(DATED);
     let v1 = profile(V1);
     let read = |profile: &ToolProfile, input: Value| profile.parse_bash(&input).map_err(|invalid| invalid.0);
-    let ls = |timeout| Ok(BashInput { command: "ls".into(), timeout });
+    let ls = |timeout| Ok(BashInput { command: "ls".into(), timeout, restart: false });
     assert_eq!(read(&dated, json!({ "command": "ls" })), ls(None));
     for (timeout, seconds) in [(json!(5), Some(5)), (json!("7"), Some(7)), (json!(0), None), (json!(null), None)] {
         assert_eq!(read(&v1, json!({ "command": "ls", "timeout": timeout, "restart": false })), ls(seconds));
     }
+    let afresh = BashInput { command: "ls".into(), timeout: None, restart: true };
+    assert_eq!(read(&v1, json!({ "command": "ls", "restart": true })), Ok(afresh));
     for (profile, input, reason) in [
         (&dated, json!({}), "bash_code_execution requires the command parameter."),
         (&dated, json!({ "command": 1 }), "`command` must be a string"),
@@ -136,11 +139,7 @@ fn inputs_are_read_strictly_but_for_how_models_write_numbers() {
             "bash_code_execution has no parameter `timeout`; it takes command",
         ),
         (&dated, json!([]), "the input of bash_code_execution must be a JSON object with a `command`"),
-        (
-            &v1,
-            json!({ "command": "ls", "restart": true }),
-            "this server does not support `restart`: call again without it",
-        ),
+        (&v1, json!({ "restart": true }), "bash_code_execution requires the command parameter."),
         (&v1, json!({ "command": "ls", "restart": "yes" }), "`restart` must be a boolean"),
         (&v1, json!({ "command": "ls", "timeout": -1 }), "`timeout` must be a whole number of seconds, 1 or more"),
         (&v1, json!({ "command": "ls", "timeout": 1.5 }), "`timeout` must be a whole number of seconds, 1 or more"),
@@ -159,17 +158,19 @@ fn definitions_say_what_the_sandbox_is() {
     let mut body = ask(DATED, "x");
     body["tools"][0]["cache_control"] = json!({ "type": "ephemeral" });
     let profile = ToolProfile::of(&read(&body, Surface::Anthropic).unwrap()).unwrap();
-    let [definition] = profile.definitions(&facts()).try_into().unwrap();
-    assert_eq!(definition["name"], BASH);
-    assert_eq!(definition["cache_control"], json!({ "type": "ephemeral" }));
+    let [definition, editor] = profile.definitions(&facts()).try_into().unwrap();
+    assert_eq!((&definition["name"], &editor["name"]), (&json!(BASH), &json!(EDITOR)));
+    assert_eq!(definition.get("cache_control"), None);
+    assert_eq!(editor["cache_control"], json!({ "type": "ephemeral" }), "it moves to the last");
     assert_eq!(definition["input_schema"]["properties"].as_object().unwrap().len(), 1);
     let description = definition["description"].as_str().unwrap();
     for fact in ["Debian 12", "/home/agent/workspace", "300 seconds", "1048576 bytes", "no network", "$OUTPUT_DIR"] {
         assert!(description.contains(fact), "{fact}: {description}");
     }
-    let [v1] = self::profile(V1).definitions(&facts()).try_into().unwrap();
+    let [v1, _] = self::profile(V1).definitions(&facts()).try_into().unwrap();
     assert!(v1["description"].as_str().unwrap().contains("/mnt/user-data/outputs/"));
     assert!(v1["input_schema"]["properties"]["timeout"]["description"].as_str().unwrap().contains("at most 480"));
+    assert_eq!(v1["input_schema"]["properties"]["restart"]["type"], "boolean");
 }
 
 #[test]
@@ -177,13 +178,14 @@ fn the_model_reads_long_output_as_head_and_tail() {
     let long = format!("HEAD{}TAIL", "\u{20ac}".repeat(100_000));
     let content =
         json!({ "type": "bash_code_execution_result", "stdout": long, "stderr": "e", "return_code": 1, "content": [] });
-    let (text, is_error) = model_text(&content);
+    let (view, is_error) = model_view(&content);
+    let text = view.as_str().unwrap();
     assert!(!is_error);
     assert!(text.starts_with("exit_code: 1\n\nstdout:\nHEAD"));
     assert!(text.ends_with("TAIL\n\nstderr:\ne"));
     assert!(text.contains("...[60008 characters omitted]..."));
     let error = json!({ "type": "bash_code_execution_tool_result_error", "error_code": "unavailable", "detail": { "explanation": "why" } });
-    assert_eq!(model_text(&error), ("error: unavailable: why".to_owned(), true));
+    assert_eq!(model_view(&error), (json!("error: unavailable: why"), true));
 }
 
 proptest! {

@@ -61,12 +61,15 @@ impl Turn {
         }
         match state {
             State::Sampling(sampling) => self.abandon(&sampling.calls, STOPPED),
-            State::Running { running, queue, .. } => {
-                self.give_failure(&running, FailureKind::Unavailable, STOPPED);
+            State::Running { running, tool, queue, .. } => {
+                self.give_failure(tool, &running, FailureKind::Unavailable, STOPPED);
                 for call in queue {
-                    if let Queued::Run { id, .. } | Queued::Refused { id, .. } = call {
-                        self.give_failure(&id, FailureKind::Unavailable, STOPPED);
-                    }
+                    let (id, tool) = match call {
+                        Queued::Run { id, input } => (id, input.tool()),
+                        Queued::Refused { id, tool, .. } => (id, tool),
+                        Queued::Unseen { .. } => continue,
+                    };
+                    self.give_failure(tool, &id, FailureKind::Unavailable, STOPPED);
                 }
             }
             State::Done => {}
@@ -75,8 +78,8 @@ impl Turn {
 
     pub(super) fn abandon(&mut self, calls: &[Call], reason: &str) {
         for call in calls {
-            if let Call::Ours { id, .. } = call {
-                self.give_failure(id, FailureKind::Unavailable, reason);
+            if let Call::Ours { id, input } = call {
+                self.give_failure(input.tool(), id, FailureKind::Unavailable, reason);
             }
         }
     }

@@ -9,7 +9,7 @@ use wire::{ApiError, IdSeed, MessagesRequest, StreamEvent, Surface, Tool};
 use crate::history::{DeferredCall, History};
 use crate::model::{ModelEvent, ModelRequest};
 use crate::outcome::ToolOutcome;
-use crate::profile::{BashInput, SandboxFacts, ToolProfile};
+use crate::profile::{CallInput, SandboxFacts, ToolProfile};
 
 /// Time and ids, passed in.
 pub trait TurnSource: Send {
@@ -123,7 +123,7 @@ pub struct ServerCall {
     /// `srvtoolu_...`
     pub id: String,
     /// What to run.
-    pub input: BashInput,
+    pub input: CallInput,
     /// Where.
     pub container: String,
 }

@@ -5,7 +5,7 @@ use wire::{Caller, ContentBlock, Delta, Usage};
 
 use super::Turn;
 use crate::model::{BlockDelta, OpenBlock};
-use crate::profile::{BASH, BashInput};
+use crate::profile::{CallInput, SubTool};
 
 /// A sampling in progress.
 #[derive(Default)]
@@ -22,11 +22,11 @@ pub(super) struct Sampling {
 /// A call that the sampling made.
 pub(super) enum Call {
     /// Emitted, and fit to run.
-    Ours { id: String, input: BashInput },
+    Ours { id: String, input: CallInput },
     /// Emitted, for the client.
     Client,
     /// Not emitted.
-    Invalid { id: String, name: String, input: Value, reason: String },
+    Invalid { id: String, tool: SubTool, input: Value, reason: String },
 }
 
 enum Open {
@@ -165,32 +165,32 @@ impl Turn {
                 sampling.prompt.push(json!({ "type": "tool_use", "id": id, "name": name, "input": input }));
                 sampling.calls.push(Call::Client);
             }
-            Open::Held { name, json } => self.close_call(sampling, name, &json),
+            Open::Held { name, json } => self.close_call(sampling, &name, &json),
             Open::Dropped => {}
         }
     }
 
-    fn close_call(&mut self, sampling: &mut Sampling, name: String, json: &str) {
+    fn close_call(&mut self, sampling: &mut Sampling, name: &str, json: &str) {
         let id = self.source.id_seed().server_tool_use();
         let parsed = parse_input(json);
-        let offered = self.profile.as_ref().filter(|profile| profile.offers(&name));
+        let offered = self.profile.as_ref().and_then(|profile| Some((profile, profile.offered(name)?)));
         let checked = match (offered, &parsed) {
-            (None, _) => Err(format!("there is no tool `{}`", shortened(&name))),
+            (None, _) => Err(format!("there is no tool `{}`", shortened(name))),
             (Some(_), Err(error)) => Err(format!("the input is not valid JSON: {error}")),
-            (Some(profile), Ok(input)) => profile.parse_bash(input).map_err(|invalid| invalid.0),
+            (Some((profile, tool)), Ok(input)) => profile.parse(tool, input).map_err(|invalid| invalid.0),
         };
         let input = parsed.ok().filter(Value::is_object).unwrap_or_else(|| json!({}));
         // A call to a tool that does not exist is told as one of the tool that does: clients know no other result type.
-        let name = if offered.is_some() { name } else { BASH.to_owned() };
-        sampling.prompt.push(json!({ "type": "tool_use", "id": id, "name": name, "input": input }));
+        let tool = offered.map_or(SubTool::Bash, |(_, tool)| tool);
+        sampling.prompt.push(json!({ "type": "tool_use", "id": id, "name": tool.name(), "input": input }));
         match checked {
             Ok(checked) => {
                 sampling.emitted = true;
                 self.container_for(&id);
-                self.emitter.server_tool_use(&id, &name, &input);
+                self.emitter.server_tool_use(&id, tool.name(), &input);
                 sampling.calls.push(Call::Ours { id, input: checked });
             }
-            Err(reason) => sampling.calls.push(Call::Invalid { id, name, input, reason }),
+            Err(reason) => sampling.calls.push(Call::Invalid { id, tool, input, reason }),
         }
     }
 }

@@ -1,12 +1,13 @@
 use std::cell::Cell;
 
 use serde_json::json;
-use wire::{ApiError, StreamEvent};
+use wire::{ApiError, ContentBlock, StreamEvent};
 
 use super::*;
-use crate::testing::{DATED, Driven, Rig, V1, ask, code_tool, ok, weather};
+use crate::testing::{DATED, Driven, Rig, V1, ask, bash_of, code_tool, ok, weather};
 use crate::{BlockDelta, Captured, Exit, ModelFailure, OpenBlock};
 
+mod edits;
 mod failures;
 mod invalid;
 mod mixed;
@@ -149,7 +150,7 @@ fn a_turn_pauses_at_the_sampling_limit_and_goes_on_from_there() {
     assert_eq!(paused.kinds(), ["server_tool_use", "bash_code_execution_tool_result"], "after a result only");
     let container = paused.body()["container"]["id"].clone();
     let resumed = Rig::default().drive(&reply(&body, &paused, None)).unwrap();
-    assert_eq!(resumed.runs[0].input.command, "two");
+    assert_eq!(bash_of(&resumed.runs[0]).command, "two");
     assert_eq!(resumed.stop(), "end_turn");
     assert_eq!(resumed.kinds(), ["server_tool_use", "bash_code_execution_tool_result", "text"], "nothing is repeated");
     assert_eq!(resumed.body()["container"]["id"], container, "the paused turn's, also without naming it");
@@ -275,7 +276,7 @@ fn long_inputs_come_in_several_deltas_that_add_up() {
     let deltas = driven.events.iter().filter(|event| matches!(event, StreamEvent::BlockDelta { index: 0, .. })).count();
     assert!((2..=16).contains(&deltas), "{deltas}");
     assert_eq!(driven.content()[0]["input"]["command"], command);
-    assert_eq!(driven.runs[0].input.command, command);
+    assert_eq!(bash_of(&driven.runs[0]).command, command);
 }
 
 trait TapMax {

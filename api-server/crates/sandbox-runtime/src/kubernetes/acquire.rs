@@ -3,10 +3,10 @@
 use super::{
     KubernetesRuntime, Used,
     client::{CallError, call, classify},
-    lock,
+    death, lock,
     view::{self, View},
 };
-use crate::{AcquireError, Acquired, ContainerSpec, InstanceId, UnavailableReason};
+use crate::{AcquireError, Acquired, ContainerSpec, InstanceId, Slow, Start, UnavailableReason};
 use crds::{Sandbox, activity_token, keys};
 use futures_util::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
@@ -15,7 +15,7 @@ use kube::{
     api::{Patch, PatchParams, PostParams, WatchEvent, WatchParams},
 };
 use serde_json::json;
-use std::pin::pin;
+use std::{pin::pin, sync::Mutex};
 use tokio::time::{Duration, Instant, sleep, timeout};
 
 /// The sandbox is read again after this long without news, in case the watch is dead.
@@ -28,6 +28,9 @@ const PAUSE: Duration = Duration::from_millis(500);
 const CALLS: u32 = 6;
 /// How often an object that was deleted while it was waited for is made again.
 const MADE: u32 = 3;
+/// A container that was killed at its memory limit is started again within this time, by the kubelet's first two waits: the next command
+/// may well need less.
+const RESTARTED: Duration = Duration::from_secs(35);
 
 /// A failed attempt: those who began to wait before it ended share it, instead of each trying in turn.
 #[derive(Debug)]
@@ -49,6 +52,10 @@ enum Waited {
     Failed(AcquireError),
 }
 
+fn is_out_of_memory(error: &AcquireError) -> bool {
+    matches!(error, AcquireError::Unavailable { reason: UnavailableReason::OutOfMemory { .. }, .. })
+}
+
 impl KubernetesRuntime {
     /// Marks an existing sandbox as used.
     pub(super) async fn touch_existing(&self, spec: &ContainerSpec) -> Result<bool, AcquireError> {
@@ -64,41 +71,49 @@ impl KubernetesRuntime {
         let instance = match view::view(&touched.sandbox, touched.acted_on.as_deref()) {
             View::Fail(AcquireError::Expired) => return Err(AcquireError::Expired),
             View::Ready(instance) => known.filter(|known| *known == instance),
-            View::Wait | View::Fail(_) => None,
+            View::Wait(_) | View::Fail(_) => None,
         };
         self.note(spec, &touched.sandbox, instance);
         Ok(true)
     }
 
-    /// One attempt of this process at a time.
-    pub(super) async fn acquire_alone(&self, spec: &ContainerSpec, asked: Instant) -> Result<Acquired, AcquireError> {
+    /// One attempt of this process at a time. `slow` is what it waits for, as far as it is known.
+    pub(super) async fn acquire_alone(
+        &self,
+        spec: &ContainerSpec,
+        asked: Instant,
+        slow: &Mutex<Slow>,
+    ) -> Result<Acquired, AcquireError> {
         let lock_of_name = self.lock_of(&spec.name);
         let mut failure = lock_of_name.lock().await;
-        if let Some(Used { instance: Some(instance), idle_timeout, .. }) = self.fresh(spec) {
-            return Ok(Acquired { instance, idle_timeout });
+        if let Some(acquired) = self.reused(spec) {
+            return Ok(acquired);
         }
         if let Some(failure) = failure.as_ref().filter(|failure| failure.at >= asked) {
             return Err(failure.error.clone());
         }
-        let result = self.make_ready(spec).await;
+        let result = self.make_ready(spec, slow).await;
         *failure = result.as_ref().err().map(|error| Failure { at: Instant::now(), error: error.clone() });
         result
     }
 
-    async fn make_ready(&self, spec: &ContainerSpec) -> Result<Acquired, AcquireError> {
+    async fn make_ready(&self, spec: &ContainerSpec, slow: &Mutex<Slow>) -> Result<Acquired, AcquireError> {
         for _ in 0..MADE {
-            let touched = match self.touch(spec).await? {
-                Some(touched) => touched,
-                None => self.create(spec).await?,
+            let (touched, start) = match self.touch(spec).await? {
+                Some(touched) => {
+                    let ready = matches!(view::view(&touched.sandbox, touched.acted_on.as_deref()), View::Ready(_));
+                    (touched, if ready { Start::Ready } else { Start::Woken })
+                }
+                None => (self.create(spec).await?, Start::Created),
             };
             if !view::is_owned(&touched.sandbox, spec) {
                 return Err(AcquireError::NotFound);
             }
-            match self.wait(touched).await {
+            match self.wait(spec, touched, slow).await {
                 Ok((sandbox, instance)) => {
-                    let acquired = Acquired { instance: instance.clone(), idle_timeout: view::idle_timeout(&sandbox) };
-                    self.note(spec, &sandbox, Some(instance));
-                    return Ok(acquired);
+                    let idle_timeout = view::idle_timeout(&sandbox);
+                    self.note(spec, &sandbox, Some(instance.clone()));
+                    return Ok(Acquired { instance, idle_timeout, start });
                 }
                 Err(Waited::Deleted) => {}
                 Err(Waited::Failed(error)) => return Err(error),
@@ -108,11 +123,14 @@ impl KubernetesRuntime {
     }
 
     fn note(&self, spec: &ContainerSpec, sandbox: &Sandbox, instance: Option<InstanceId>) {
+        let sandbox_uid = sandbox.uid().unwrap_or_default();
+        let before = lock(&self.used).get(&spec.name).filter(|used| used.sandbox_uid == sandbox_uid).cloned();
         let used = Used {
             owner: spec.owner.clone(),
-            sandbox_uid: sandbox.uid().unwrap_or_default(),
-            at: Instant::now(),
+            sandbox_uid,
+            at: Some(Instant::now()),
             idle_timeout: view::idle_timeout(sandbox),
+            last: instance.clone().or_else(|| before.and_then(|used| used.last)),
             instance,
         };
         self.remember(&spec.name, used);
@@ -166,10 +184,18 @@ impl KubernetesRuntime {
         }
     }
 
-    /// Waits until the sandbox is ready, and its pod is what the status says.
-    async fn wait(&self, touched: Touched) -> Result<(Sandbox, InstanceId), Waited> {
+    /// Waits until the sandbox is ready, and its pod is what the status says. Who waits uses it, so it is marked each quarter.
+    async fn wait(
+        &self,
+        spec: &ContainerSpec,
+        touched: Touched,
+        slow: &Mutex<Slow>,
+    ) -> Result<(Sandbox, InstanceId), Waited> {
+        // Trouble with any activity since our first is about us.
         let Touched { mut sandbox, acted_on } = touched;
         let uid = sandbox.uid().unwrap_or_default();
+        let began = Instant::now();
+        let mut marked = began;
         loop {
             let mut patience = READ_AGAIN;
             match view::view(&sandbox, acted_on.as_deref()) {
@@ -179,18 +205,38 @@ impl KubernetesRuntime {
                     }
                     patience = LOOK_AGAIN;
                 }
-                View::Wait => {}
-                View::Fail(error) => return Err(Waited::Failed(error)),
+                View::Wait(reason) => *lock(slow) = reason,
+                View::Fail(error) if is_out_of_memory(&error) && began.elapsed() < RESTARTED => patience = LOOK_AGAIN,
+                View::Fail(error) => return Err(Waited::Failed(self.with_limit(error, &sandbox).await)),
             }
-            sandbox = match timeout(patience, self.next(&sandbox)).await {
+            let until_mark = view::quarter(&sandbox).map(|quarter| quarter.saturating_sub(marked.elapsed()));
+            sandbox = match timeout(until_mark.unwrap_or(patience).min(patience), self.next(&sandbox)).await {
                 Ok(Ok(Some(changed))) => changed,
-                Ok(Ok(None)) | Err(_) => self.read(&sandbox).await?,
                 Ok(Err(waited)) => return Err(waited),
+                Ok(Ok(None)) | Err(_) if view::quarter(&sandbox).is_some_and(|quarter| marked.elapsed() >= quarter) => {
+                    marked = Instant::now();
+                    self.touch(spec).await.map_err(Waited::Failed)?.ok_or(Waited::Deleted)?.sandbox
+                }
+                Ok(Ok(None)) | Err(_) => self.read(&sandbox).await?,
             };
             if sandbox.uid().as_deref() != Some(&uid) {
                 return Err(Waited::Deleted);
             }
         }
+    }
+
+    /// Says which memory limit a sandbox was killed at.
+    async fn with_limit(&self, error: AcquireError, sandbox: &Sandbox) -> AcquireError {
+        let AcquireError::Unavailable { reason: UnavailableReason::OutOfMemory { limit: None }, message } = error
+        else {
+            return error;
+        };
+        let pod = match sandbox.status.as_ref().and_then(|status| status.binding.as_ref()) {
+            Some(binding) => call(self.pods.get(&binding.pod_name)).await.ok(),
+            None => None,
+        };
+        let limit = pod.as_ref().and_then(death::memory_limit);
+        AcquireError::Unavailable { reason: UnavailableReason::OutOfMemory { limit }, message }
     }
 
     async fn is_live(&self, instance: &InstanceId, sandbox_uid: &str) -> Result<bool, Waited> {

@@ -5,15 +5,18 @@
 
 mod acquire;
 mod client;
+mod death;
 mod exec;
 mod view;
 
 use crate::{
-    AcquireError, Acquired, ByteStream, ContainerName, ContainerSpec, Half, InstanceId, OpenError, OwnerTag, Runtime,
+    AcquireError, Acquired, ByteStream, ContainerName, ContainerSpec, Half, InstanceId, Loss, OpenError, OwnerTag,
+    Runtime, Slow, Start,
 };
 use acquire::Failure;
 use client::{CallError, call};
 use crds::{Sandbox, SandboxTemplate, fallback, keys};
+use death::Death;
 use http::{Method, Request};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
@@ -28,7 +31,7 @@ use std::{
 };
 use tokio::{
     sync::Mutex as AsyncMutex,
-    time::{Duration, Instant, timeout},
+    time::{Duration, Instant, sleep, timeout},
 };
 
 /// Time for the exec to start.
@@ -37,6 +40,9 @@ const EXEC: Duration = Duration::from_secs(20);
 const FRESH: Duration = Duration::from_mins(1);
 /// Uses that are remembered before old ones are looked for.
 const REMEMBERED: usize = 256;
+/// How long the kubelet may take to say how a container ended, and how often it is asked.
+const DEATH: Duration = Duration::from_secs(8);
+const ASK_AGAIN: Duration = Duration::from_millis(500);
 /// A pod of this name is not there: asking to exec in it shows whether we may, and does nothing.
 const NO_POD: &str = "codeexec-readiness";
 
@@ -66,6 +72,8 @@ pub struct KubernetesRuntime {
     /// Under whose lock this process finds out about one sandbox; holds the last failure for those who waited meanwhile.
     locks: Mutex<HashMap<ContainerName, Arc<AsyncMutex<Option<Failure>>>>>,
     used: Mutex<HashMap<ContainerName, Used>>,
+    /// The `main` container at the time when a stream to it was opened, to tell its end from that of another start of it.
+    mains: Mutex<HashMap<InstanceId, String>>,
 }
 
 /// A use of ours.
@@ -73,17 +81,19 @@ pub struct KubernetesRuntime {
 struct Used {
     owner: OwnerTag,
     sandbox_uid: String,
-    /// When we wrote a token.
-    at: Instant,
+    /// When we wrote a token; `None` when the next use has to look.
+    at: Option<Instant>,
     idle_timeout: Duration,
     /// What was ready then, if anything.
     instance: Option<InstanceId>,
+    /// What was ready at the last time that anything was: requests under way may still need it.
+    last: Option<InstanceId>,
 }
 
 impl Used {
     fn is_fresh(&self, now: Instant) -> bool {
         let window = if self.idle_timeout.is_zero() { FRESH } else { self.idle_timeout / 4 };
-        now.duration_since(self.at) < window
+        self.at.is_some_and(|at| now.duration_since(at) < window)
     }
 }
 
@@ -103,7 +113,8 @@ impl KubernetesRuntime {
         let client = client::connect().await?;
         let sandboxes = Api::namespaced(client.clone(), &config.namespace);
         let pods = Api::namespaced(client.clone(), &config.namespace);
-        Ok(Self { config, client, sandboxes, pods, locks: Mutex::default(), used: Mutex::default() })
+        let (locks, used, mains) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Ok(Self { config, client, sandboxes, pods, locks, used, mains })
     }
 
     fn lock_of(&self, name: &ContainerName) -> Arc<AsyncMutex<Option<Failure>>> {
@@ -121,21 +132,56 @@ impl KubernetesRuntime {
         (used.owner == spec.owner && used.is_fresh(Instant::now())).then_some(used)
     }
 
+    /// What was ready at our last use, if that is fresh.
+    fn reused(&self, spec: &ContainerSpec) -> Option<Acquired> {
+        let Used { instance, idle_timeout, .. } = self.fresh(spec)?;
+        Some(Acquired { instance: instance?, idle_timeout, start: Start::Reused })
+    }
+
     fn remember(&self, name: &ContainerName, used: Used) {
         let mut all = lock(&self.used);
         if all.len() >= REMEMBERED {
             let now = Instant::now();
             // Twice the window: a stream in use is marked each quarter, and its sandbox's uid is needed to open another.
-            all.retain(|_, used| now.duration_since(used.at) < used.idle_timeout.max(FRESH) * 2);
+            all.retain(|_, used| used.at.is_some_and(|at| now.duration_since(at) < used.idle_timeout.max(FRESH) * 2));
         }
         all.insert(name.clone(), used);
+    }
+
+    fn remember_main(&self, instance: &InstanceId, pod: &Pod) {
+        let Some(container) = death::running_main(pod) else { return };
+        let mut mains = lock(&self.mains);
+        if mains.len() >= REMEMBERED {
+            let used = lock(&self.used);
+            mains.retain(|instance, _| used.values().any(|used| used.last.as_ref() == Some(instance)));
+        }
+        mains.insert(instance.clone(), container);
     }
 
     /// Name and UID of the Sandbox whose pod this is.
     fn sandbox_of(&self, instance: &InstanceId) -> Option<(ContainerName, String)> {
         let used = lock(&self.used);
-        let (name, used) = used.iter().find(|(_, used)| used.instance.as_ref() == Some(instance))?;
+        let (name, used) = used.iter().find(|(_, used)| used.last.as_ref() == Some(instance))?;
         Some((name.clone(), used.sandbox_uid.clone()))
+    }
+
+    /// Whether the pod of this name is the one that is meant, and lives.
+    async fn check_pod(&self, instance: &InstanceId, half: Half) -> Result<(), OpenError> {
+        let (_, sandbox_uid) =
+            self.sandbox_of(instance).ok_or_else(|| OpenError::Gone("another start has taken its place".to_owned()))?;
+        let pod = match call(self.pods.get(&instance.name)).await {
+            Ok(pod) => pod,
+            Err(CallError::NotFound(message)) => return Err(OpenError::Gone(message)),
+            Err(CallError::Denied(message)) => return Err(OpenError::Denied(self.denied("get", "pods", &message))),
+            Err(error) => return Err(OpenError::Failed(format!("{error:?}"))),
+        };
+        if !view::is_live(&pod, instance, &sandbox_uid) {
+            return Err(OpenError::Gone("its pod is going or was replaced".to_owned()));
+        }
+        if half == Half::Main {
+            self.remember_main(instance, &pod);
+        }
+        Ok(())
     }
 
     /// Asks for an exec in a pod that is not there: refused, or not found.
@@ -165,54 +211,73 @@ impl Runtime for KubernetesRuntime {
         Box::pin(self.touch_existing(spec)).await
     }
 
+    async fn mark(&self, spec: &ContainerSpec) -> Result<(), AcquireError> {
+        Box::pin(self.touch_existing(spec)).await.map(drop)
+    }
+
     async fn acquire(&self, spec: &ContainerSpec, deadline: Duration) -> Result<Acquired, AcquireError> {
-        if let Some(Used { instance: Some(instance), idle_timeout, .. }) = self.fresh(spec) {
-            return Ok(Acquired { instance, idle_timeout });
+        if let Some(acquired) = self.reused(spec) {
+            return Ok(acquired);
         }
-        let asked = Instant::now();
-        let acquired = Box::pin(timeout(deadline, self.acquire_alone(spec, asked)));
-        acquired.await.unwrap_or(Err(AcquireError::TimedOut))
+        let slow = Mutex::new(Slow::Start);
+        let acquired = Box::pin(timeout(deadline, self.acquire_alone(spec, Instant::now(), &slow))).await;
+        acquired.unwrap_or_else(|_| Err(AcquireError::TimedOut(*lock(&slow))))
     }
 
     async fn open(&self, instance: &InstanceId, half: Half) -> Result<Box<dyn ByteStream>, OpenError> {
-        let (_, sandbox_uid) =
-            self.sandbox_of(instance).ok_or_else(|| OpenError::Gone("another start has taken its place".to_owned()))?;
-        let pod = match call(self.pods.get(&instance.name)).await {
-            Ok(pod) => pod,
-            Err(CallError::NotFound(message)) => return Err(OpenError::Gone(message)),
-            Err(CallError::Denied(message)) => return Err(OpenError::Denied(self.denied("get", "pods", &message))),
-            Err(error) => return Err(OpenError::Failed(format!("{error:?}"))),
-        };
-        if !view::is_live(&pod, instance, &sandbox_uid) {
-            return Err(OpenError::Gone("its pod is going or was replaced".to_owned()));
-        }
         let request = exec::request(&self.config.namespace, &instance.name, half)
             .map_err(|e| OpenError::Failed(e.to_string()))?;
-        match timeout(EXEC, exec::open(&self.client, request)).await {
+        // At the same time, since each takes a while; nothing is sent over the stream before the pod is known to be the right one.
+        let (checked, opened) =
+            tokio::join!(self.check_pod(instance, half), timeout(EXEC, exec::open(&self.client, request)));
+        checked?;
+        match opened {
             Ok(Ok(stream)) => Ok(Box::new(stream)),
-            Ok(Err(error)) => Err(match CallError::from(error) {
+            // The kubelet's own words: most of all that the container does not run, as while it is started again.
+            Ok(Err(kube::Error::Api(status))) => Err(match CallError::from(kube::Error::Api(status)) {
                 CallError::NotFound(message) => OpenError::Gone(message),
                 CallError::Denied(message) => OpenError::Denied(self.denied("get or create", "pods/exec", &message)),
-                other => OpenError::Failed(format!("{other:?}")),
+                other => OpenError::NotRunning(format!("{other:?}")),
             }),
+            Ok(Err(error)) => Err(OpenError::Failed(error.to_string())),
             Err(_) => Err(OpenError::Failed("the exec did not start in time".to_owned())),
         }
     }
 
     fn forget(&self, instance: &InstanceId) {
-        lock(&self.used).retain(|_, used| used.instance.as_ref() != Some(instance));
+        for used in lock(&self.used).values_mut().filter(|used| used.instance.as_ref() == Some(instance)) {
+            used.instance = None;
+            used.at = None;
+        }
     }
 
     /// Nothing is deleted here: the operator deletes exactly the pod whose UID is written down.
     async fn replace(&self, instance: &InstanceId) {
         let Some((name, _)) = self.sandbox_of(instance) else { return };
-        self.forget(instance);
+        lock(&self.used).retain(|_, used| used.last.as_ref() != Some(instance));
         let patch = Patch::Merge(json!({"metadata": {"annotations": {keys::REPLACE_POD: instance.uid}}}));
         let patched = call(self.sandboxes.patch_metadata(name.as_str(), &PatchParams::default(), &patch)).await;
         match patched {
             Ok(_) => tracing::warn!(sandbox.name = %name, pod.uid = %instance.uid, "asked for another pod"),
             Err(error) => tracing::warn!(sandbox.name = %name, ?error, "could not ask for another pod"),
         }
+    }
+
+    async fn loss(&self, instance: &InstanceId) -> Option<Loss> {
+        let container = lock(&self.mains).get(instance).cloned()?;
+        let until = Instant::now() + DEATH;
+        while Instant::now() < until {
+            let pod = call(self.pods.get(&instance.name)).await.ok()?;
+            if pod.metadata.uid.as_deref() != Some(&instance.uid) {
+                return None;
+            }
+            match death::death_of(&pod, &container) {
+                Death::Known(loss) => return Some(loss),
+                Death::Ended => return None,
+                Death::NotSeen => sleep(ASK_AGAIN).await,
+            }
+        }
+        None
     }
 
     async fn problems(&self) -> Vec<String> {

@@ -1,6 +1,6 @@
 //! What a Sandbox and its pod say. Pure.
 
-use crate::{AcquireError, ContainerSpec, InstanceId, UnavailableReason};
+use crate::{AcquireError, ContainerSpec, InstanceId, Slow, UnavailableReason};
 use crds::{ConditionType, Lifecycle, Phase, Reason, Sandbox, SandboxSpec, TemplateRef, fallback, keys};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Resource, ResourceExt};
@@ -39,13 +39,18 @@ pub(super) fn idle_timeout(sandbox: &Sandbox) -> Duration {
     effective.map_or(fallback::IDLE_TIMEOUT, |effective| effective.idle_timeout.get())
 }
 
+/// How often who uses it says so; `None`: it is never idle.
+pub(super) fn quarter(sandbox: &Sandbox) -> Option<Duration> {
+    Some(idle_timeout(sandbox) / 4).filter(|quarter| !quarter.is_zero())
+}
+
 /// What to do about a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum View {
     /// Its pod is said to be ready: look at the pod.
     Ready(InstanceId),
-    /// Wait for a change.
-    Wait,
+    /// Wait for a change; it waits for this.
+    Wait(Slow),
     /// Waiting would not help.
     Fail(AcquireError),
 }
@@ -54,61 +59,87 @@ pub(super) enum View {
 /// that has changed since, so that an old refusal is not taken for a new one.
 pub(super) fn view(sandbox: &Sandbox, acted_on: Option<&str>) -> View {
     if sandbox.metadata.deletion_timestamp.is_some() {
-        return View::Wait;
+        return View::Wait(Slow::Start);
     }
     if sandbox.spec.replicas == 0 {
         return View::Fail(AcquireError::unavailable(UnavailableReason::Suspended, "replicas is 0"));
     }
-    let Some(status) = &sandbox.status else { return View::Wait };
+    let Some(status) = &sandbox.status else { return View::Wait(Slow::Start) };
     match status.phase {
         Some(Phase::Expired) => return View::Fail(AcquireError::Expired),
         Some(Phase::Ready) => {
             let binding = status.binding.as_ref();
             let instance = binding
                 .and_then(|binding| Some(InstanceId { name: binding.pod_name.clone(), uid: binding.pod_uid.clone()? }));
-            return instance.map_or(View::Wait, View::Ready);
+            return instance.map_or(View::Wait(Slow::Start), View::Ready);
         }
+        // A suspension under way ends in a start, since our activity is another than the one it was decided on.
         Some(Phase::Pending | Phase::Starting | Phase::Suspending | Phase::Suspended) | None => {}
     }
-    if status.observed_activity.as_deref() == acted_on {
-        return View::Wait;
-    }
     let ready = status.conditions.iter().find(|condition| condition.type_ == ConditionType::Ready.as_str());
-    let Some(condition) = ready.filter(|condition| condition.status != "True") else { return View::Wait };
-    match Reason::parse(&condition.reason).and_then(trouble) {
-        Some(reason) => {
+    let Some(condition) = ready.filter(|condition| condition.status != "True") else { return View::Wait(Slow::Start) };
+    match Reason::parse(&condition.reason).map_or(Meaning::Wait(Slow::Start), meaning) {
+        Meaning::Wait(slow) => View::Wait(slow),
+        // An old refusal is not taken for a new one.
+        Meaning::Fail(_) if status.observed_activity.as_deref() == acted_on => View::Wait(Slow::Start),
+        Meaning::Fail(reason) => {
             let message = format!("{}: {}", condition.reason, condition.message);
             View::Fail(AcquireError::unavailable(reason, message))
         }
-        None => View::Wait,
     }
 }
 
-/// What a reason means to who waits; `None`: it may pass by itself.
-fn trouble(reason: Reason) -> Option<UnavailableReason> {
+/// What a reason means to who waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Meaning {
+    /// It may pass by itself.
+    Wait(Slow),
+    /// A person has to change something.
+    Fail(UnavailableReason),
+}
+
+fn meaning(reason: Reason) -> Meaning {
+    use Meaning::{Fail, Wait};
     match reason {
-        Reason::QuotaExceeded | Reason::LimitRefused => Some(UnavailableReason::Quota),
-        Reason::ImagePullFailed => Some(UnavailableReason::Image),
+        Reason::QuotaExceeded => Fail(UnavailableReason::Quota),
+        Reason::LimitRefused => Fail(UnavailableReason::Limits),
+        Reason::ImagePullFailed => Fail(UnavailableReason::Image),
         Reason::TemplateNotFound
         | Reason::TemplateInvalid
         | Reason::RuntimeClassNotFound
+        | Reason::OverrideNotAllowed
         | Reason::ContainerRefused
-        | Reason::Refused => Some(UnavailableReason::Template),
-        Reason::CrashLooping | Reason::InitFailed => Some(UnavailableReason::CrashLoop),
-        Reason::OOMKilled => Some(UnavailableReason::OutOfMemory),
-        Reason::WorkspaceLost | Reason::ForeignObject => Some(UnavailableReason::WorkspaceLost),
-        Reason::NodeLost => Some(UnavailableReason::NodeLost),
-        Reason::PodReady
-        | Reason::Starting
-        | Reason::Bound
-        | Reason::WorkspacePending
-        | Reason::Unschedulable
+        | Reason::Refused => Fail(UnavailableReason::Template),
+        Reason::CrashLooping | Reason::InitFailed => Fail(UnavailableReason::CrashLoop),
+        Reason::OOMKilled => Fail(UnavailableReason::OutOfMemory { limit: None }),
+        Reason::WorkspaceLost => Fail(UnavailableReason::WorkspaceLost),
+        Reason::WorkspaceUnwritable | Reason::WorkspaceAmbiguous => Fail(UnavailableReason::WorkspaceUnusable),
+        Reason::StorageClassNotFound | Reason::ClaimNotMountable => Fail(UnavailableReason::Volume),
+        Reason::ForeignObject | Reason::MultiplePods => Fail(UnavailableReason::Conflict),
+        Reason::NetworkNotIsolated => Fail(UnavailableReason::Network),
+        Reason::NodeLost => Fail(UnavailableReason::NodeLost),
+        Reason::StartTimedOut => Fail(UnavailableReason::Start),
+        Reason::Unschedulable => Wait(Slow::Room),
+        Reason::WorkspacePending => Wait(Slow::Volume),
+        // Evicted and ended pods are replaced. `replicas: 0` and `Expired` are read from the spec and the phase, and any
+        // other suspension ends in a start. The rest are not reasons of the Ready condition.
+        Reason::Starting
         | Reason::Evicted
         | Reason::PodFailed
-        // Held by `replicas: 0`, which is read from the spec; a suspension under way ends in a start.
         | Reason::Suspending
         | Reason::Suspended
-        | Reason::Expired => None,
+        | Reason::Idle
+        | Reason::ScaledToZero
+        | Reason::Expired
+        | Reason::PodReady
+        | Reason::Bound
+        | Reason::ResizePending
+        | Reason::ResizeRefused
+        | Reason::Active
+        | Reason::TemplateChanged
+        | Reason::UpToDate
+        | Reason::Isolated
+        | Reason::PodAccepted => Wait(Slow::Start),
     }
 }
 
@@ -175,7 +206,7 @@ mod tests {
             "podName": "p", "podUID": "u", "workspaceClaim": "c", "source": "Cold"}}));
         assert_eq!(view(&ready, None), View::Ready(InstanceId { name: "p".into(), uid: "u".into() }));
         let unbound = sandbox(json!({"phase": "Ready"}));
-        assert_eq!(view(&unbound, None), View::Wait);
+        assert_eq!(view(&unbound, None), View::Wait(Slow::Start));
     }
 
     #[test]
@@ -184,21 +215,34 @@ mod tests {
         let failed = View::Fail(AcquireError::unavailable(UnavailableReason::Quota, "QuotaExceeded: words"));
         assert_eq!(view(&quota, Some("t1")), failed);
         assert_eq!(view(&quota, None), failed);
-        assert_eq!(view(&quota, Some("t2")), View::Wait);
+        assert_eq!(view(&quota, Some("t2")), View::Wait(Slow::Start));
     }
 
     #[test]
     fn what_may_pass_by_itself_is_waited_for() {
-        for (phase, reason) in [
-            ("Pending", "Unschedulable"),
-            ("Starting", "WorkspacePending"),
-            ("Starting", "Starting"),
-            ("Suspending", "Suspending"),
-            ("Suspended", "Suspended"),
-            ("Starting", "SomethingNew"),
+        for (phase, reason, slow) in [
+            ("Pending", "Unschedulable", Slow::Room),
+            ("Starting", "WorkspacePending", Slow::Volume),
+            ("Starting", "Starting", Slow::Start),
+            ("Suspending", "Suspending", Slow::Start),
+            ("Suspending", "Idle", Slow::Start),
+            ("Suspended", "Suspended", Slow::Start),
+            ("Suspended", "Idle", Slow::Start),
+            ("Starting", "SomethingNew", Slow::Start),
         ] {
-            assert_eq!(view(&not_ready(phase, reason, "t2"), Some("t1")), View::Wait, "{reason}");
+            assert_eq!(view(&not_ready(phase, reason, "t2"), Some("t1")), View::Wait(slow), "{reason}");
         }
+    }
+
+    #[test]
+    fn a_suspension_under_way_is_waited_out_though_its_pod_is_still_named() {
+        let mut going = not_ready("Suspending", "Suspending", "t1");
+        let status = going.status.as_mut().unwrap();
+        status.binding = Some(
+            serde_json::from_value(json!({"podName": "p", "podUID": "u", "workspaceClaim": "c", "source": "Existing"}))
+                .unwrap(),
+        );
+        assert_eq!(view(&going, Some("t1")), View::Wait(Slow::Start));
     }
 
     #[test]
@@ -214,9 +258,11 @@ mod tests {
 
     #[test]
     fn every_reason_that_needs_a_person_fails_and_no_other() {
+        // Read from the spec and the phase.
+        let elsewhere = |reason: Reason| matches!(reason, Reason::ScaledToZero | Reason::Expired);
         for reason in Reason::ALL {
-            let own_words = matches!(reason, Reason::Suspending | Reason::Suspended | Reason::Expired);
-            assert_eq!(trouble(*reason).is_some(), reason.needs_action() && !own_words, "{reason}");
+            let fails = matches!(meaning(*reason), Meaning::Fail(_));
+            assert_eq!(fails, reason.needs_action() && !elsewhere(*reason), "{reason}");
         }
     }
 

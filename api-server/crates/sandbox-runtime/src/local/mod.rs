@@ -13,8 +13,8 @@ mod process;
 mod seccomp;
 
 use crate::{
-    AcquireError, Acquired, ByteStream, ContainerName, ContainerSpec, Half, InstanceId, OpenError, Runtime,
-    UnavailableReason,
+    AcquireError, Acquired, ByteStream, ContainerName, ContainerSpec, Half, InstanceId, OpenError, Runtime, Slow,
+    Start, UnavailableReason,
 };
 use bwrap::{Host, Paths};
 use claims::{Claims, Record};
@@ -218,24 +218,24 @@ impl Inner {
             .map_err(|e| AcquireError::unavailable(UnavailableReason::WorkspaceLost, format!("unreadable record: {e}")))
     }
 
-    async fn acquire(&self, spec: &ContainerSpec) -> Result<Arc<Running>, AcquireError> {
+    async fn acquire(&self, spec: &ContainerSpec) -> Result<(Arc<Running>, Start), AcquireError> {
         if let Some(running) = self.running(spec)? {
-            return Ok(running);
+            return Ok((running, Start::Reused));
         }
         let lock_of_name = self.lock_of(&spec.name);
         let _turn = lock_of_name.lock().await;
         if let Some(running) = self.running(spec)? {
-            return Ok(running);
+            return Ok((running, Start::Reused));
         }
-        let record = if let Some(record) = self.record(&spec.name).await? {
-            record
+        let (record, start) = if let Some(record) = self.record(&spec.name).await? {
+            (record, Start::Woken)
         } else {
             let record = Record::new(spec, Timestamp::now());
             let (claims, name, written) = (self.claims.clone(), spec.name.clone(), record.clone());
             blocking(move || claims.create(&name, &written))
                 .await
                 .map_err(|e| runtime_error("cannot make the folders", &e))?;
-            record
+            (record, Start::Created)
         };
         usable(&record, spec)?;
         let started = self.start(&spec.name, record).await.map_err(|e| runtime_error("cannot start a sandbox", &e))?;
@@ -246,7 +246,7 @@ impl Inner {
             return Err(AcquireError::unavailable(UnavailableReason::Runtime, "the server is stopping"));
         }
         running.insert(spec.name.clone(), started.clone());
-        Ok(started)
+        Ok((started, start))
     }
 
     async fn start(&self, name: &ContainerName, record: Record) -> io::Result<Running> {
@@ -376,8 +376,9 @@ impl Runtime for LocalRuntime {
     }
 
     async fn acquire(&self, spec: &ContainerSpec, deadline: Duration) -> Result<Acquired, AcquireError> {
-        let running = timeout(deadline, self.0.acquire(spec)).await.map_err(|_| AcquireError::TimedOut)??;
-        Ok(Acquired { instance: running.instance.clone(), idle_timeout: self.0.config.idle_timeout })
+        let acquired = timeout(deadline, self.0.acquire(spec)).await;
+        let (running, start) = acquired.map_err(|_| AcquireError::TimedOut(Slow::Start))??;
+        Ok(Acquired { instance: running.instance.clone(), idle_timeout: self.0.config.idle_timeout, start })
     }
 
     async fn open(&self, instance: &InstanceId, half: Half) -> Result<Box<dyn ByteStream>, OpenError> {

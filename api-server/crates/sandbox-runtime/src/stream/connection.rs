@@ -1,7 +1,7 @@
 //! One HTTP/2 connection to a `sandboxd`.
 
 use super::cut::{Cut, CutStream};
-use crate::ByteStream;
+use crate::{ByteStream, Half};
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
@@ -16,13 +16,16 @@ use std::{
 use tokio::{
     io::AsyncReadExt,
     sync::{OwnedSemaphorePermit, Semaphore},
-    time::{Duration, Instant, timeout, timeout_at},
+    time::{Duration, Instant, sleep, timeout, timeout_at},
 };
+use tokio_util::sync::CancellationToken;
 
 pub(super) type RequestBody = UnsyncBoxBody<Bytes, io::Error>;
 
 /// Time until the hello line is there: `attach` waits for a `sandboxd` that is just starting.
 const HELLO: Duration = Duration::from_secs(20);
+/// Time in which hyper tells all requests that their connection is over.
+const ANSWERED: Duration = Duration::from_millis(250);
 /// Longest refusal that is read, in bytes.
 const MAX_REFUSAL: usize = 16 * 1024;
 
@@ -31,8 +34,12 @@ pub(crate) struct Connection {
     /// The start of `sandboxd` it leads to.
     pub(super) boot: BootId,
     send: SendRequest<RequestBody>,
+    /// Requests that may be under way.
+    places: usize,
     permits: Arc<Semaphore>,
     cut: Arc<Cut>,
+    /// Cancelled when nothing drives it any more.
+    over: CancellationToken,
     last_used: Mutex<Instant>,
 }
 
@@ -62,16 +69,20 @@ impl fmt::Display for RequestError {
 
 impl Connection {
     /// Reads the hello line and shakes hands.
-    pub(super) async fn open(mut io: Box<dyn ByteStream>) -> Result<Arc<Self>, String> {
+    pub(super) async fn open(mut io: Box<dyn ByteStream>, half: Half) -> Result<Arc<Self>, String> {
         let hello = timeout(HELLO, read_hello(&mut io)).await.map_err(|_| "no hello line in time".to_owned())??;
         if hello.proto != PROTO {
             return Err(format!("sandboxd speaks protocol {}, we speak {PROTO}", hello.proto));
         }
+        let requests = match half {
+            Half::Main => http2::MAIN,
+            Half::Files => http2::FILES,
+        };
         let cut = Arc::new(Cut::default());
         let stream = CutStream { inner: io, cut: cut.clone() };
         let (send, connection) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
-            .initial_stream_window_size(http2::STREAM_WINDOW)
+            .initial_stream_window_size(requests.window)
             .initial_connection_window_size(http2::CONNECTION_WINDOW)
             .max_frame_size(http2::FRAME)
             .max_header_list_size(http2::MAX_HEADER_LIST)
@@ -81,15 +92,18 @@ impl Connection {
             .handshake(TokioIo::new(stream))
             .await
             .map_err(|e| format!("handshake: {}", chain(&e)))?;
-        let when_over = cut.clone();
+        let over = CancellationToken::new();
+        let (when_over, told) = (cut.clone(), over.clone());
         tokio::spawn(async move {
             if let Err(e) = connection.await {
                 tracing::debug!(error = %chain(&e), "connection to a sandbox ended");
             }
             when_over.cut();
+            told.cancel();
         });
-        let permits = Arc::new(Semaphore::new(http2::MAX_STREAMS as usize));
-        Ok(Arc::new(Self { boot: hello.boot, send, permits, cut, last_used: Mutex::new(Instant::now()) }))
+        let (places, last_used) = (requests.at_once as usize, Mutex::new(Instant::now()));
+        let permits = Arc::new(Semaphore::new(places));
+        Ok(Arc::new(Self { boot: hello.boot, send, places, permits, cut, over, last_used }))
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -108,8 +122,15 @@ impl Connection {
 
     /// Since when no request has been under way; `None` while one is.
     pub(super) fn idle_since(&self) -> Option<Instant> {
-        let idle = self.permits.available_permits() == http2::MAX_STREAMS as usize;
+        let idle = self.permits.available_permits() == self.places;
         idle.then(|| *self.last_used.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Returns when the connection is over and every request that was known to it has had its answer. One that was handed over at
+    /// that very moment can be lost between the ends of hyper's channel, and would wait for ever.
+    async fn forgotten(&self) {
+        self.over.cancelled().await;
+        sleep(ANSWERED).await;
     }
 
     /// Sends a request and waits for the head of its answer.
@@ -124,7 +145,12 @@ impl Connection {
             Err(_) => return Err(RequestError::Busy),
         };
         self.touch();
-        let response = match timeout_at(until, self.send.clone().try_send_request(request)).await {
+        let answered = tokio::select! {
+            biased;
+            answered = timeout_at(until, self.send.clone().try_send_request(request)) => answered,
+            () = self.forgotten() => return Err(RequestError::Lost("the connection ended".to_owned())),
+        };
+        let response = match answered {
             Ok(Ok(response)) => response,
             Ok(Err(mut e)) => {
                 // Only a request that never left is given back.

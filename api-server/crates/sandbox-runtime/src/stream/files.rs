@@ -1,16 +1,19 @@
 //! Files, through the `files` half.
 
 use super::{
-    FileBody, FileError,
+    FileBody, FileError, FileRange, TreeQuery,
     connection::{Answer, Connection, Refusal, RequestBody, RequestError, chain, request},
     run::is_run_id,
     upload::{Progress, Upload},
 };
 use bytes::Bytes;
 use futures_util::{Stream, stream};
-use http::{HeaderMap, Method, Request, header};
+use http::{HeaderMap, HeaderValue, Method, Request, header};
 use http_body_util::BodyExt;
-use sandboxd_protocol::{ErrorCode, FileStat, OutputFile, Sealed};
+use sandboxd_protocol::{
+    ErrorCode, FileStat, HEADER_MODIFIED_MS, OutputFile, Sealed, TreeDeleted, TreePage, percent_encode,
+};
+use serde::de::DeserializeOwned;
 use std::{io, sync::Arc};
 use tokio::time::{Duration, Instant, sleep_until, timeout};
 
@@ -21,6 +24,8 @@ const STALL: Duration = Duration::from_mins(1);
 /// Longest list of sealed files that is read, in bytes; `sandboxd` lists at most 1000.
 const MAX_SEALED: usize = 4 * 1024 * 1024;
 const MAX_STAT: usize = 4096;
+/// Longest page of a list that is read, in bytes: a path is at most 4 KiB, and three times that when it is encoded.
+const MAX_TREE: usize = 16 * 1024 * 1024;
 /// Longest entity tag that is passed on.
 const MAX_ETAG: usize = 128;
 
@@ -38,18 +43,20 @@ impl From<Refusal> for FileError {
             ErrorCode::BadRequest | ErrorCode::Forbidden => Self::Forbidden(message),
             ErrorCode::TooLarge => Self::TooLarge,
             ErrorCode::NoSpace => Self::NoSpace,
-            ErrorCode::Conflict
-            | ErrorCode::Mismatch
-            | ErrorCode::TooManyRequests
-            | ErrorCode::Unavailable
-            | ErrorCode::Draining => Self::Unavailable(message),
+            ErrorCode::Mismatch => Self::Changed,
+            ErrorCode::Conflict | ErrorCode::TooManyRequests | ErrorCode::Unavailable | ErrorCode::Draining => {
+                Self::Unavailable(message)
+            }
         }
     }
 }
 
 /// Sends a request without a body; `None` when the path cannot be part of one.
 async fn ask(connection: &Arc<Connection>, method: Method, path: &str) -> Result<Answer, FileError> {
-    let request = request(method, path, Bytes::new()).map_err(|e| FileError::Forbidden(e.to_string()))?;
+    send(connection, request(method, path, Bytes::new()).map_err(|e| FileError::Forbidden(e.to_string()))?).await
+}
+
+async fn send(connection: &Arc<Connection>, request: Request<RequestBody>) -> Result<Answer, FileError> {
     let until = Instant::now() + ANSWER;
     Ok(connection.request(request, until).await?.accepted(until).await??)
 }
@@ -62,7 +69,7 @@ pub(crate) async fn write(
 ) -> Result<FileStat, FileError> {
     let progress = Progress::new();
     let body: RequestBody = Upload::new(body, progress.clone()).boxed_unsync();
-    let request = Request::put(format!("http://sandboxd/file?path={}", encode(path)))
+    let request = Request::put(format!("http://sandboxd/file?path={}", percent_encode(path.as_bytes())))
         .body(body)
         .map_err(|e| FileError::Forbidden(e.to_string()))?;
     // The transfer has no limit of its own: it may take as long as it moves.
@@ -75,9 +82,7 @@ pub(crate) async fn write(
         return Err(FileError::Source(error));
     }
     let until = Instant::now() + ANSWER;
-    let answer = sent?.accepted(until).await??;
-    let stat = answer.collect(MAX_STAT, until).await?;
-    serde_json::from_slice(&stat).map_err(|e| FileError::Unavailable(format!("unreadable answer: {e}")))
+    read_json(sent?.accepted(until).await??, MAX_STAT).await
 }
 
 async fn stalled(progress: &Progress) {
@@ -90,26 +95,83 @@ async fn stalled(progress: &Progress) {
     }
 }
 
-/// Reads a file; `keep` lives as long as the body.
+/// Reads a file, or the part of it that a range names; `keep` lives as long as the body.
 pub(crate) async fn read(
     connection: &Arc<Connection>,
     path: &str,
+    range: Option<FileRange>,
     keep: impl Send + 'static,
 ) -> Result<FileBody, FileError> {
-    let answer = ask(connection, Method::GET, &format!("/file?path={}", encode(path))).await?;
-    let size = header_text(&answer.headers, &header::CONTENT_LENGTH)
-        .and_then(|text| text.parse().ok())
-        .ok_or_else(|| FileError::Unavailable("an answer without its size".to_owned()))?;
-    let etag = header_text(&answer.headers, &header::ETAG)
-        .filter(|tag| tag.len() <= MAX_ETAG)
-        .ok_or_else(|| FileError::Unavailable("an answer without an entity tag".to_owned()))?
-        .to_owned();
-    let reading = Reading { answer, left: size, _keep: keep };
-    Ok(FileBody { size, etag, body: Box::pin(stream::try_unfold(reading, Reading::next)) })
+    let mut request = get(Method::GET, path)?;
+    if let Some(FileRange { first, last, etag }) = range {
+        let last = last.map(|last| last.to_string()).unwrap_or_default();
+        let unsendable = |_| FileError::Forbidden("an entity tag that cannot be sent".to_owned());
+        request
+            .headers_mut()
+            .insert(header::RANGE, HeaderValue::try_from(format!("bytes={first}-{last}")).map_err(unsendable)?);
+        request.headers_mut().insert(header::IF_MATCH, HeaderValue::try_from(etag).map_err(unsendable)?);
+    }
+    let answer = send(connection, request).await?;
+    let stat = stat_of(&answer.headers)?;
+    let reading = Reading { answer, left: stat.size, _keep: keep };
+    Ok(FileBody { size: stat.size, etag: stat.etag, body: Box::pin(stream::try_unfold(reading, Reading::next)) })
 }
 
-fn header_text<'a>(headers: &'a HeaderMap, name: &header::HeaderName) -> Option<&'a str> {
-    headers.get(name).and_then(|value| value.to_str().ok())
+/// Size, entity tag and age of a file.
+pub(crate) async fn stat(connection: &Arc<Connection>, path: &str) -> Result<FileStat, FileError> {
+    stat_of(&send(connection, get(Method::HEAD, path)?).await?.headers)
+}
+
+fn get(method: Method, path: &str) -> Result<Request<RequestBody>, FileError> {
+    let target = format!("/file?path={}", percent_encode(path.as_bytes()));
+    request(method, &target, Bytes::new()).map_err(|e| FileError::Forbidden(e.to_string()))
+}
+
+/// What the headers of an answer say of its file; the size is that of the part that was asked for.
+fn stat_of(headers: &HeaderMap) -> Result<FileStat, FileError> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let missing = |what: &str| FileError::Unavailable(format!("an answer without {what}"));
+    let number = |name: &str| text(name).and_then(|text| text.parse().ok());
+    let etag = text(header::ETAG.as_str()).filter(|tag| tag.len() <= MAX_ETAG);
+    Ok(FileStat {
+        size: number(header::CONTENT_LENGTH.as_str()).ok_or_else(|| missing("its size"))?,
+        etag: etag.ok_or_else(|| missing("an entity tag"))?.to_owned(),
+        modified_ms: number(HEADER_MODIFIED_MS).ok_or_else(|| missing("the time of its last change"))?,
+    })
+}
+
+/// Removes a file.
+pub(crate) async fn delete(connection: &Arc<Connection>, path: &str) -> Result<(), FileError> {
+    send(connection, get(Method::DELETE, path)?).await.map(drop)
+}
+
+/// One page of the files beneath a folder.
+pub(crate) async fn list(connection: &Arc<Connection>, query: &TreeQuery<'_>) -> Result<TreePage, FileError> {
+    let TreeQuery { root, prefix, after, limit } = *query;
+    let target = format!("{}&after={after}&limit={limit}", tree(root, prefix));
+    let page: TreePage = read_json(ask(connection, Method::GET, &target).await?, MAX_TREE).await?;
+    if page.files.len() > limit {
+        return Err(FileError::Unavailable("a page of more files than were asked for".to_owned()));
+    }
+    Ok(page)
+}
+
+/// Removes files by the beginning of their paths.
+pub(crate) async fn delete_tree(
+    connection: &Arc<Connection>,
+    root: &str,
+    prefix: &str,
+) -> Result<TreeDeleted, FileError> {
+    read_json(ask(connection, Method::DELETE, &tree(root, prefix)).await?, MAX_STAT).await
+}
+
+fn tree(root: &str, prefix: &str) -> String {
+    format!("/tree?root={}&prefix={}", percent_encode(root.as_bytes()), percent_encode(prefix.as_bytes()))
+}
+
+async fn read_json<T: DeserializeOwned>(answer: Answer, limit: usize) -> Result<T, FileError> {
+    let body = answer.collect(limit, Instant::now() + ANSWER).await?;
+    serde_json::from_slice(&body).map_err(|e| FileError::Unavailable(format!("unreadable answer: {e}")))
 }
 
 struct Reading<K> {
@@ -145,9 +207,7 @@ impl<K> Reading<K> {
 pub(crate) async fn seal(connection: &Arc<Connection>, run: &str) -> Result<Vec<OutputFile>, FileError> {
     legal(run)?;
     let answer = ask(connection, Method::POST, &format!("/seal/{run}")).await?;
-    let body = answer.collect(MAX_SEALED, Instant::now() + ANSWER).await?;
-    let sealed: Sealed =
-        serde_json::from_slice(&body).map_err(|e| FileError::Unavailable(format!("unreadable answer: {e}")))?;
+    let sealed: Sealed = read_json(answer, MAX_SEALED).await?;
     Ok(sealed.files)
 }
 
@@ -159,28 +219,4 @@ pub(crate) async fn discard(connection: &Arc<Connection>, run: &str) -> Result<(
 
 fn legal(run: &str) -> Result<(), FileError> {
     if is_run_id(run) { Ok(()) } else { Err(FileError::NotFound) }
-}
-
-/// A path as part of a query: everything but letters, digits and `/-_.~` in percent form.
-fn encode(path: &str) -> String {
-    const HEX: [char; 16] = ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'A', 'B', 'C', 'D', 'E', 'F'];
-    let mut out = String::with_capacity(path.len());
-    for byte in path.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'-' | b'_' | b'.' | b'~' => out.push(char::from(byte)),
-            _ => out.extend(['%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]),
-        }
-    }
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_path_of_any_characters_is_one_query_value() {
-        assert_eq!(encode("/tmp/a b&c=d+e%#?.txt"), "/tmp/a%20b%26c%3Dd%2Be%25%23%3F.txt");
-        assert_eq!(encode("/é\n"), "/%C3%A9%0A");
-    }
 }

@@ -1,8 +1,10 @@
 //! Requests to the `sandboxd` of a sandbox, over any byte stream.
 
+pub(crate) mod cell;
 mod connection;
 mod cut;
 pub(crate) mod files;
+mod follow;
 mod pool;
 pub(crate) mod run;
 mod upload;
@@ -10,9 +12,10 @@ mod upload;
 pub(crate) use connection::Connection;
 pub(crate) use pool::{ConnectError, Streams};
 
+use crate::{AcquireError, Loss};
 use bytes::Bytes;
 use futures_util::Stream;
-use sandboxd_protocol::Exit;
+use sandboxd_protocol::{CallResult, Exit, Limits, ToolCall};
 use std::{fmt, io, pin::Pin};
 
 /// How a run ended, with its output.
@@ -26,15 +29,49 @@ pub struct RunOutcome {
     pub exit: Exit,
 }
 
+/// How far a cell has come.
+#[derive(Clone, Debug)]
+pub enum CellStep {
+    /// It makes these calls, and waits: [`crate::Sandbox::resume`] it with a result for each.
+    Calls(Vec<ToolCall>),
+    /// It ended. The output is that of the whole cell.
+    Finished(RunOutcome),
+}
+
+/// What a cell goes on with.
+#[derive(Clone, Debug)]
+pub struct Resume {
+    /// The results of the calls that it waits for.
+    pub results: Vec<CallResult>,
+    /// How many of its calls are known already.
+    pub calls: u32,
+    /// Names of the tools that it was offered.
+    pub tools: Vec<String>,
+    /// The limits that it was started with.
+    pub limits: Limits,
+}
+
 /// Why a run has no outcome. Messages are for the log only.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum RunError {
     /// It may have run, in part or whole; it is never run again.
     #[error("outcome unknown: {0}")]
     Unknown(String),
+    /// It ran, at least in part, and nobody knows how far: its sandbox was lost under it, for this reason.
+    #[error("outcome unknown: the sandbox was lost ({0:?})")]
+    Lost(Loss),
     /// It did not run: too many are running and waiting.
     #[error("too many runs at a time")]
     TooManyRequests,
+    /// It did not run: as JSON it is longer than this many bytes.
+    #[error("the request is over {limit} bytes")]
+    TooLarge {
+        /// What is allowed.
+        limit: usize,
+    },
+    /// It did not run: there is no sandbox to run it.
+    #[error("did not run: {0}")]
+    NoSandbox(#[from] AcquireError),
     /// It did not run.
     #[error("did not run: {0}")]
     Unavailable(String),
@@ -55,6 +92,12 @@ pub enum FileError {
     /// Over a limit of the sandbox.
     #[error("too large")]
     TooLarge,
+    /// It is no longer what the entity tag says.
+    #[error("the file has changed")]
+    Changed,
+    /// There is no sandbox that holds it.
+    #[error(transparent)]
+    NoSandbox(#[from] AcquireError),
     /// It did not work this time. A write was not committed, or nobody knows.
     #[error("unavailable: {0}")]
     Unavailable(String),
@@ -63,9 +106,33 @@ pub enum FileError {
     Source(#[source] io::Error),
 }
 
+/// A part of a file, as it was when its entity tag was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileRange {
+    /// The first byte, counted from 0.
+    pub first: u64,
+    /// The last byte; `None`: to the end.
+    pub last: Option<u64>,
+    /// The entity tag; another one is [`FileError::Changed`].
+    pub etag: String,
+}
+
+/// Which files to list.
+#[derive(Clone, Copy, Debug)]
+pub struct TreeQuery<'a> {
+    /// One of the folders of [`sandboxd_protocol::layout`], by its path in the sandbox.
+    pub root: &'a str,
+    /// How the paths beneath it begin.
+    pub prefix: &'a str,
+    /// `next` of the page before; empty for the first.
+    pub after: &'a str,
+    /// At most so many, 1 to [`sandboxd_protocol::MAX_TREE_PAGE`].
+    pub limit: usize,
+}
+
 /// A file that is being read.
 pub struct FileBody {
-    /// Size in bytes, as announced.
+    /// Number of bytes that come, as announced: of the whole file, or of the part that was asked for.
     pub size: u64,
     /// Entity tag, quotes included.
     pub etag: String,

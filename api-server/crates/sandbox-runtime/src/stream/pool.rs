@@ -93,8 +93,9 @@ impl Streams {
             return Err(ConnectError::Broken(format!("{CUTS} within a minute on {instance}")));
         }
         let opened = match self.runtime.open(instance, half).await {
-            Ok(io) => Connection::open(io).await,
-            Err(OpenError::Gone(why)) => return Err(ConnectError::Gone(why)),
+            Ok(io) => Connection::open(io, half).await,
+            // Not running counts as gone: to look again is what helps, and its stream was not cut a second time.
+            Err(OpenError::Gone(why) | OpenError::NotRunning(why)) => return Err(ConnectError::Gone(why)),
             Err(OpenError::Denied(why)) => return Err(ConnectError::Denied(why)),
             Err(OpenError::Failed(why)) => Err(why),
         };
@@ -123,6 +124,13 @@ impl Streams {
         let now = Instant::now();
         slots.retain(|_, slot| !slot.is_forgettable(now));
         slots.entry(key).or_default().clone()
+    }
+
+    /// How many connections are open. One that is just being opened is not.
+    pub(crate) fn open_count(&self) -> usize {
+        let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_open = |slot: &Slot| slot.connection.try_lock().is_ok_and(|c| c.as_ref().is_some_and(|c| c.is_open()));
+        slots.values().filter(|slot| is_open(slot)).count()
     }
 
     /// A sandbox that does not keep its word is to be replaced.

@@ -4,27 +4,26 @@
 //! `sandboxd` has never seen it, it is sent again. Another start of `sandboxd` means that nobody knows.
 
 use super::{
-    RunOutcome,
-    connection::{Answer, Connection, Refusal, RequestError, chain, request},
+    CellStep, RunOutcome,
+    cell::Expected,
+    connection::{Answer, Connection, Refusal, RequestError, request},
+    follow::{End, Follow, GRACE},
     pool::{ConnectError, Streams},
 };
 use crate::{Half, InstanceId};
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::{Method, Request};
-use http_body_util::BodyExt;
-use sandboxd_protocol::{BootId, ErrorCode, Exit, Frame, FrameDecoder, RunRequest};
+use sandboxd_protocol::{BootId, ErrorCode, Exit, MAX_RUN_BODY, RunRequest, ToolCall};
 use std::sync::Arc;
-use tokio::time::{Duration, Instant, timeout, timeout_at};
+use tokio::time::{Duration, Instant, sleep, timeout};
 
-/// How much longer than its own limit a run may take.
-const GRACE: Duration = Duration::from_secs(5);
 /// Time for a DELETE.
 const DELETE: Duration = Duration::from_secs(10);
-/// Bytes that `sandboxd` may add to a stream that it cuts.
-const MARKER: u64 = 64;
+/// Pause before a stream is opened once more.
+const REOPEN: Duration = Duration::from_millis(100);
 /// Requests for one run: the first, and those after lost answers. The pool refuses a stream that breaks all the time; this
 /// bounds answers that end early on a whole stream.
-const REQUESTS: usize = 6;
+pub(super) const REQUESTS: usize = 6;
 
 /// Why a run has no outcome, as far as it matters for what to do next.
 #[derive(Debug, PartialEq, Eq)]
@@ -33,8 +32,12 @@ pub(crate) enum RunFailure {
     Elsewhere(String),
     /// It did not run.
     NotRun(String),
+    /// It did not run: we may not open a stream.
+    Denied(String),
     /// It did not run: too many at a time.
     TooMany,
+    /// It did not run: its request is longer than a sandbox takes.
+    TooLarge,
     /// It may have run.
     Unknown(String),
 }
@@ -78,82 +81,6 @@ fn after_refusal(asked: Asked, refusal: Refusal) -> Next {
         (Asked::Again | Asked::Join, _) => RunFailure::Unknown(format!("asked again, and refused: {message}")),
     };
     Next::Fail(failure)
-}
-
-/// Where a followed answer ended.
-enum End {
-    Exit(Exit),
-    Lost(String),
-    Deadline,
-    Violation(String),
-}
-
-/// What has come of a run so far, over all its answers.
-struct Follow {
-    limit: Duration,
-    cap: u64,
-    until: Instant,
-    started: bool,
-    stdout: BytesMut,
-    stderr: BytesMut,
-}
-
-impl Follow {
-    fn new(request: &RunRequest, now: Instant) -> Self {
-        let limit = Duration::from_millis(request.limits.timeout_ms);
-        let cap = request.limits.output_bytes.saturating_add(MARKER);
-        // Its own clock starts with the run: until then it waits for its turn, just as long.
-        let until = now + limit + GRACE;
-        Self { limit, cap, until, started: false, stdout: BytesMut::new(), stderr: BytesMut::new() }
-    }
-
-    /// Takes a frame; a value ends the answer.
-    fn take(&mut self, frame: Frame, now: Instant) -> Option<End> {
-        let (kept, data) = match frame {
-            Frame::Started if self.started => return None,
-            Frame::Started => {
-                self.started = true;
-                self.until = now + self.limit + GRACE;
-                return None;
-            }
-            Frame::Stdout(data) => (&mut self.stdout, data),
-            Frame::Stderr(data) => (&mut self.stderr, data),
-            Frame::Exit(exit) => return Some(End::Exit(exit)),
-        };
-        if (kept.len() + data.len()) as u64 > self.cap {
-            return Some(End::Violation("the sandbox sent more output than its limit".to_owned()));
-        }
-        kept.extend_from_slice(&data);
-        None
-    }
-
-    /// Reads an answer to its end.
-    async fn read(&mut self, answer: &mut Answer) -> End {
-        let mut decoder = FrameDecoder::default();
-        loop {
-            loop {
-                match decoder.next_frame() {
-                    Ok(None) => break,
-                    Ok(Some(frame)) => {
-                        if let Some(end) = self.take(frame, Instant::now()) {
-                            return end;
-                        }
-                    }
-                    Err(e) => return End::Violation(e.to_string()),
-                }
-            }
-            match timeout_at(self.until, answer.body.frame()).await {
-                Err(_) => return End::Deadline,
-                Ok(None) => return End::Lost("the answer ended without an exit".to_owned()),
-                Ok(Some(Err(e))) => return End::Lost(chain(&e)),
-                Ok(Some(Ok(frame))) => decoder.push(&frame.into_data().unwrap_or_default()),
-            }
-        }
-    }
-
-    fn outcome(self, exit: Exit) -> RunOutcome {
-        RunOutcome { stdout: self.stdout.freeze(), stderr: self.stderr.freeze(), exit }
-    }
 }
 
 /// Kills the run when its future is dropped before its end is known.
@@ -202,53 +129,85 @@ pub(crate) async fn run(
     id: &str,
     body: &RunRequest,
 ) -> Result<RunOutcome, RunFailure> {
+    match start(streams, instance, id, body, None).await? {
+        CellStep::Finished(outcome) => Ok(outcome),
+        // Nobody expected them, so that they were refused before.
+        CellStep::Calls(_) => Err(RunFailure::Unknown("a run without tools asked for calls".to_owned())),
+    }
+}
+
+/// Runs to the end, or to the first calls of a cell; then the cell waits, followed by nobody.
+pub(crate) async fn start(
+    streams: &Arc<Streams>,
+    instance: &InstanceId,
+    id: &str,
+    body: &RunRequest,
+    expected: Option<Expected>,
+) -> Result<CellStep, RunFailure> {
     if !is_run_id(id) {
         return Err(RunFailure::NotRun("not a legal run id".to_owned()));
     }
     let put = serde_json::to_vec(body).map(Bytes::from).map_err(|e| RunFailure::NotRun(e.to_string()))?;
+    if put.len() > MAX_RUN_BODY {
+        return Err(RunFailure::TooLarge);
+    }
     let mut guard =
         CancelOnDrop { streams: streams.clone(), instance: instance.clone(), id: id.to_owned(), boot: None };
-    let mut run = Run { streams, instance, id, put, follow: Follow::new(body, Instant::now()), asked: Asked::First };
+    let follow = Follow::new(body.limits, expected, Instant::now());
+    let mut run = Run { streams, instance, id, put: Some(put), follow, asked: Asked::First };
     let end = run.follow_to_its_end(&mut guard.boot).await;
     // Only a dropped future leaves it armed: an end that is known needs no cancel, and after an unknown one nobody is there.
     guard.boot = None;
-    match end {
-        Ok(exit) if exit.cancelled && !run.follow.started => Err(RunFailure::TooMany),
-        Ok(exit) => Ok(run.follow.outcome(exit)),
-        Err(failure) => Err(failure),
-    }
+    run.step(end?)
+}
+
+/// Follows a cell that was started before on this boot.
+pub(super) async fn join(
+    streams: &Arc<Streams>,
+    instance: &InstanceId,
+    id: &str,
+    follow: Follow,
+    boot: BootId,
+) -> Result<CellStep, RunFailure> {
+    let mut run = Run { streams, instance, id, put: None, follow, asked: Asked::Join };
+    let end = run.follow_to_its_end(&mut Some(boot)).await?;
+    run.step(end)
+}
+
+/// Where nobody follows a run any more.
+enum Stop {
+    Exit(Exit),
+    Calls(Vec<ToolCall>),
 }
 
 struct Run<'a> {
     streams: &'a Arc<Streams>,
     instance: &'a InstanceId,
     id: &'a str,
-    put: Bytes,
+    /// The request, if it is ours to send.
+    put: Option<Bytes>,
     follow: Follow,
     asked: Asked,
 }
 
 impl Run<'_> {
-    async fn follow_to_its_end(&mut self, sent_to: &mut Option<BootId>) -> Result<Exit, RunFailure> {
+    fn step(self, end: Stop) -> Result<CellStep, RunFailure> {
+        match end {
+            Stop::Exit(exit) if exit.cancelled && !self.follow.started => Err(RunFailure::TooMany),
+            Stop::Exit(exit) => Ok(CellStep::Finished(self.follow.outcome(exit))),
+            Stop::Calls(calls) => Ok(CellStep::Calls(calls)),
+        }
+    }
+
+    async fn follow_to_its_end(&mut self, sent_to: &mut Option<BootId>) -> Result<Stop, RunFailure> {
         let mut lost = "no answer".to_owned();
         for _ in 0..REQUESTS {
-            let connection = match self.streams.get(self.instance, Half::Main).await {
-                Ok(connection) => connection,
-                Err(e) if sent_to.is_some() => return Err(RunFailure::Unknown(format!("{lost}; then: {e}"))),
-                Err(e @ (ConnectError::Gone(_) | ConnectError::Failed(_))) => {
-                    return Err(RunFailure::Elsewhere(e.to_string()));
-                }
-                Err(e @ (ConnectError::Denied(_) | ConnectError::Broken(_))) => {
-                    return Err(RunFailure::NotRun(e.to_string()));
-                }
-            };
-            if sent_to.as_ref().is_some_and(|boot| *boot != connection.boot) {
-                return Err(RunFailure::Unknown(format!("{lost}; the sandbox has started anew since")));
-            }
+            let connected = connect(self.streams, self.instance, sent_to.as_ref(), &mut lost).await?;
+            let Some(connection) = connected else { continue };
             let request = self.request().map_err(|e| RunFailure::NotRun(e.to_string()))?;
             let was_sent = sent_to.replace(connection.boot.clone()).is_some();
             match self.ask(&connection, request).await? {
-                Asking::Exit(exit) => return Ok(exit),
+                Asking::Stop(stop) => return Ok(stop),
                 Asking::SendAgain => self.asked = Asked::Again,
                 // Once more what was asked, on another stream.
                 Asking::NotSent(why) => {
@@ -270,12 +229,11 @@ impl Run<'_> {
     }
 
     fn request(&self) -> Result<Request<super::connection::RequestBody>, http::Error> {
-        let Self { id, follow, .. } = self;
-        match self.asked {
-            Asked::First | Asked::Again => request(Method::PUT, &format!("/runs/{id}"), self.put.clone()),
-            Asked::Join => {
-                let (out, err) = (follow.stdout.len(), follow.stderr.len());
-                request(Method::GET, &format!("/runs/{id}?out={out}&err={err}"), Bytes::new())
+        let Self { id, follow, put, .. } = self;
+        match (self.asked, put) {
+            (Asked::First | Asked::Again, Some(put)) => request(Method::PUT, &format!("/runs/{id}"), put.clone()),
+            (Asked::Join, _) | (_, None) => {
+                request(Method::GET, &format!("/runs/{id}?{}", follow.query()), Bytes::new())
             }
         }
     }
@@ -295,7 +253,8 @@ impl Run<'_> {
         let mut answer = match answer {
             Ok(Ok(answer)) => answer,
             Ok(Err(refusal)) => match after_refusal(self.asked, refusal) {
-                Next::SendAgain => return Ok(Asking::SendAgain),
+                Next::SendAgain if self.put.is_some() => return Ok(Asking::SendAgain),
+                Next::SendAgain => return Err(RunFailure::Unknown("the sandbox does not know the cell".to_owned())),
                 Next::Fail(failure) => return Err(failure),
             },
             Err(RequestError::NotSent(why)) => return Ok(Asking::NotSent(why)),
@@ -305,7 +264,8 @@ impl Run<'_> {
             }
         };
         match self.follow.read(&mut answer).await {
-            End::Exit(exit) => Ok(Asking::Exit(exit)),
+            End::Exit(exit) => Ok(Asking::Stop(Stop::Exit(exit))),
+            End::Calls(calls) => Ok(Asking::Stop(Stop::Calls(calls))),
             End::Lost(why) => Ok(Asking::Lost(why)),
             End::Violation(why) => Err(self.give_up(connection, &why).await),
             End::Deadline if self.follow.started => Err(self.give_up(connection, "no end in time").await),
@@ -320,7 +280,9 @@ impl Run<'_> {
             return Err(self.give_up(connection, &e.to_string()).await);
         }
         match self.follow.read(answer).await {
-            End::Exit(exit) => Ok(Asking::Exit(exit)),
+            End::Exit(exit) => Ok(Asking::Stop(Stop::Exit(exit))),
+            // Made before it was cancelled; its end follows.
+            End::Calls(_) => Ok(Asking::Lost("calls of a cancelled cell".to_owned())),
             End::Lost(why) => Ok(Asking::Lost(why)),
             End::Violation(why) => Err(self.give_up(connection, &why).await),
             End::Deadline => Err(self.give_up(connection, "no end after it was cancelled").await),
@@ -329,15 +291,52 @@ impl Run<'_> {
 
     /// The sandbox does not keep its word: its stream is cut, and it is replaced.
     async fn give_up(&self, connection: &Arc<Connection>, why: &str) -> RunFailure {
-        connection.cut();
-        self.streams.replace(self.instance).await;
-        RunFailure::Unknown(why.to_owned())
+        give_up(self.streams, self.instance, connection, why).await
     }
+}
+
+/// A stream to the start of `sandboxd` that may have got the request, if any has. `None` after a pause when it could not be opened
+/// this time: who has the run may well answer the next time. `lost` says why the last try brought nothing.
+pub(super) async fn connect(
+    streams: &Streams,
+    instance: &InstanceId,
+    sent_to: Option<&BootId>,
+    lost: &mut String,
+) -> Result<Option<Arc<Connection>>, RunFailure> {
+    let connection = match streams.get(instance, Half::Main).await {
+        Ok(connection) => connection,
+        Err(ConnectError::Failed(why)) if sent_to.is_some() => {
+            *lost = why;
+            sleep(REOPEN).await;
+            return Ok(None);
+        }
+        Err(e) if sent_to.is_some() => return Err(RunFailure::Unknown(format!("{lost}; then: {e}"))),
+        Err(e @ (ConnectError::Gone(_) | ConnectError::Failed(_) | ConnectError::Broken(_))) => {
+            return Err(RunFailure::Elsewhere(e.to_string()));
+        }
+        Err(ConnectError::Denied(why)) => return Err(RunFailure::Denied(why)),
+    };
+    if sent_to.is_some_and(|boot| *boot != connection.boot) {
+        return Err(RunFailure::Unknown(format!("{lost}; the sandbox has started anew since")));
+    }
+    Ok(Some(connection))
+}
+
+/// Cuts the stream of a sandbox that does not keep its word, and has it replaced.
+pub(super) async fn give_up(
+    streams: &Streams,
+    instance: &InstanceId,
+    connection: &Connection,
+    why: &str,
+) -> RunFailure {
+    connection.cut();
+    streams.replace(instance).await;
+    RunFailure::Unknown(why.to_owned())
 }
 
 /// How one request ended.
 enum Asking {
-    Exit(Exit),
+    Stop(Stop),
     SendAgain,
     /// Nothing of the request left this process.
     NotSent(String),
@@ -347,7 +346,6 @@ enum Asking {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sandboxd_protocol::{Limits, RunKind};
 
     fn refusal(code: ErrorCode) -> Refusal {
         Refusal { code, message: "m".to_owned() }
@@ -372,20 +370,6 @@ mod tests {
         for code in [ErrorCode::Conflict, ErrorCode::BadRequest, ErrorCode::TooLarge, ErrorCode::Unavailable] {
             assert_eq!(after_refusal(Asked::First, refusal(code)), Next::Fail(RunFailure::NotRun("m".into())));
         }
-    }
-
-    #[test]
-    fn more_output_than_the_limit_is_refused() {
-        let request = RunRequest {
-            run: RunKind::Bash { command: "true".into() },
-            env: std::collections::BTreeMap::new(),
-            limits: Limits { timeout_ms: 1000, output_bytes: 100 },
-        };
-        let now = Instant::now();
-        let mut follow = Follow::new(&request, now);
-        assert!(follow.take(Frame::Stdout(Bytes::from(vec![0; 100])), now).is_none());
-        assert!(follow.take(Frame::Stderr(Bytes::from(vec![0; 164])), now).is_none());
-        assert!(matches!(follow.take(Frame::Stdout(Bytes::from(vec![0; 65])), now), Some(End::Violation(_))));
     }
 
     #[test]

@@ -2,12 +2,13 @@
 
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "test code outside of test functions")]
 
+mod cells;
 mod isolation;
 mod lifecycle;
 mod support;
 
 use futures_util::{StreamExt, stream};
-use sandbox_runtime::{FileError, RunError};
+use sandbox_runtime::{FileError, FileRange, RunError, TreeQuery};
 use std::io;
 use support::{Host, bash, read, text};
 
@@ -121,5 +122,37 @@ async fn a_killed_sandbox_means_unknown_for_what_ran_and_a_new_start_for_the_nex
     read(&sandbox, "/home/agent/workspace/started").await;
     let still = sandbox.run("still", &bash(&format!("kill -0 {}", text(&before.stdout).trim()))).await.unwrap();
     assert_eq!(still.exit.code, 0);
+    host.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_are_listed_looked_at_read_in_part_and_removed() {
+    let host = Host::start().await;
+    let sandbox = host.sandbox("box").await;
+    for name in ["a.csv", "data/b.csv", "data/c.csv"] {
+        let path = format!("/mnt/user-data/uploads/{name}");
+        sandbox.write_file(&path, stream::iter([Ok("0123456789".into())])).await.unwrap();
+    }
+    let query = TreeQuery { root: "/mnt/user-data/uploads", prefix: "", after: "", limit: 2 };
+    let first = sandbox.list_files(&query).await.unwrap();
+    assert_eq!(first.files.iter().map(|file| file.path.as_str()).collect::<Vec<_>>(), ["a.csv", "data/b.csv"]);
+    let after = first.next.unwrap();
+    let second = sandbox.list_files(&TreeQuery { after: &after, ..query }).await.unwrap();
+    assert_eq!((second.files[0].path.as_str(), second.next), ("data/c.csv", None));
+
+    let stat = sandbox.stat_file("/mnt/user-data/uploads/a.csv").await.unwrap();
+    assert_eq!(stat, first.files[0].stat);
+    let range = FileRange { first: 2, last: Some(4), etag: stat.etag };
+    let part = sandbox.read_range("/mnt/user-data/uploads/a.csv", &range).await.unwrap();
+    assert_eq!((part.size, support::collect(part).await.as_slice()), (3, b"234".as_slice()));
+    sandbox.write_file("/mnt/user-data/uploads/a.csv", stream::iter([Ok("9876543210".into())])).await.unwrap();
+    let changed = sandbox.read_range("/mnt/user-data/uploads/a.csv", &range).await;
+    assert!(matches!(changed, Err(FileError::Changed)), "{changed:?}");
+
+    let deleted = sandbox.delete_files("/mnt/user-data/uploads", "data/").await.unwrap();
+    assert_eq!((deleted.count, deleted.more), (2, false));
+    sandbox.delete_file("/mnt/user-data/uploads/a.csv").await.unwrap();
+    assert!(matches!(sandbox.delete_file("/mnt/user-data/uploads/a.csv").await, Err(FileError::NotFound)));
+    assert_eq!(sandbox.list_files(&query).await.unwrap().files, []);
     host.stop().await;
 }

@@ -2,7 +2,7 @@
 
 use futures_util::TryStreamExt;
 use sandbox_runtime::{
-    ContainerKey, ContainerKind, ContainerSpec, Limits, RunKind, RunRequest, Sandbox, Sandboxes,
+    ContainerKey, ContainerKind, ContainerSpec, FileBody, Limits, RunKind, RunRequest, Sandbox, Sandboxes,
     local::{LocalConfig, LocalError, LocalLimits, LocalRuntime},
 };
 use std::{
@@ -130,7 +130,7 @@ pub fn parent(pid: u32) -> Option<u32> {
 }
 
 pub fn bash(command: &str) -> RunRequest {
-    let run = RunKind::Bash { command: command.to_owned() };
+    let run = RunKind::Bash { command: command.to_owned(), restart: false };
     let limits = Limits { timeout_ms: 60_000, output_bytes: 1 << 20 };
     RunRequest { run, env: BTreeMap::new(), limits }
 }
@@ -140,14 +140,15 @@ pub fn text(bytes: &[u8]) -> String {
 }
 
 pub async fn read(sandbox: &Sandbox, path: &str) -> Vec<u8> {
-    let file = sandbox.read_file(path).await.unwrap();
-    file.body
-        .try_fold(Vec::new(), |mut all, data| async move {
-            all.extend_from_slice(&data);
-            Ok(all)
-        })
-        .await
-        .unwrap()
+    collect(sandbox.read_file(path).await.unwrap()).await
+}
+
+pub async fn collect(file: FileBody) -> Vec<u8> {
+    let append = |mut all: Vec<u8>, data: bytes::Bytes| async move {
+        all.extend_from_slice(&data);
+        Ok(all)
+    };
+    file.body.try_fold(Vec::new(), append).await.unwrap()
 }
 
 /// Waits for something that nobody announces.

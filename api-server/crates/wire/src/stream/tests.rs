@@ -90,6 +90,7 @@ fn errors_of_a_tool_have_a_detail_only_where_there_is_one() {
         ToolErrorCode::TooManyRequests,
         ToolErrorCode::ExecutionTimeExceeded,
         ToolErrorCode::OutputFileTooLarge,
+        ToolErrorCode::FileNotFound,
     ] {
         assert_eq!(json!(code), code.name());
     }

@@ -58,7 +58,7 @@ fn valid_calls_beside_an_invalid_one_run() {
 fn a_timeout_is_an_input_of_the_zylon_profile_only() {
     let line = "{\"tool\":\"bash_code_execution\",\"input\":{\"command\":\"ls\",\"timeout\":\"5\"}}";
     let v1 = Rig::zylon().drive(&ask(V1, &bad(line))).unwrap();
-    assert_eq!(v1.runs[0].input.timeout, Some(5));
+    assert_eq!(bash_of(&v1.runs[0]).timeout, Some(5));
     let dated = Rig::default().drive(&ask(DATED, &bad(line))).unwrap();
     assert!(dated.runs.is_empty());
 }

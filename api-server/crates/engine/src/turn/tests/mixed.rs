@@ -119,7 +119,7 @@ fn several_deferred_calls_run_in_order() {
     body["tools"] = json!([code_tool(DATED), weather()]);
     let paused = Rig::default().drive(&body).unwrap();
     let driven = Rig::default().drive(&reply(&body, &paused, Some(results(&paused)))).unwrap();
-    let commands: Vec<_> = driven.runs.iter().map(|run| run.input.command.as_str()).collect();
+    let commands: Vec<_> = driven.runs.iter().map(|run| bash_of(run).command.as_str()).collect();
     assert_eq!(commands, ["one", "two"]);
     assert_eq!(driven.kinds()[..2], ["bash_code_execution_tool_result", "bash_code_execution_tool_result"]);
 }
