@@ -132,7 +132,7 @@ def quiet_use(folder, idle, command):
         assert (result["return_code"], result["stdout"]) == (0, "done\n"), result
         (same,) = at.pods(container)
         assert same["metadata"]["uid"] == pod["metadata"]["uid"] and "deletionTimestamp" not in same["metadata"]
-        wait_until(lambda: at.phase(container) in ("Suspending", "Suspended"), idle + 15, "the suspension")
+        wait_until(lambda: at.phase(container) in ("Suspending", "Suspended"), idle + 30, "the suspension")
         # Counted from the end of the command: not at once, and by our clock, which began a little later than the operator's.
         assert time.monotonic() - ended > idle - 3
         wait_until(lambda: not at.pods(container), 30, "the end of the pod")
@@ -151,7 +151,7 @@ def test_looking_at_a_server_keeps_no_sandbox_awake(tmp_path):
             assert at.server.get(f"/v1/files/{file.id}").status_code == 200
             return at.phase(container) in ("Suspending", "Suspended")
 
-        wait_until(is_suspended, 10 + 20, "the suspension", every=0.5)
+        wait_until(is_suspended, 10 + 30, "the suspension", every=0.5)
 
 
 def test_fifty_requests_around_the_idle_deadline_all_succeed(tmp_path):

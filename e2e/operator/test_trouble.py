@@ -94,10 +94,8 @@ def test_a_quota_and_a_limit_range_are_named_and_their_end_is_noticed(space, ope
     kubectl("apply", "-f", "-", namespace=space.name, stdin=json.dumps(quota))
     full = lambda: json.loads(kubectl("get", "resourcequota", "none", "-o", "json", namespace=space.name)).get("status", {}).get("hard")  # noqa: E731
     wait_until(full, what="the quota to count")
-    began = time.monotonic()
     space.sandbox()
     assert "exceeded quota" in await_reason(space, "box", "QuotaExceeded", seconds=SOON)
-    assert time.monotonic() - began < SOON
     operator.proxy.clear()
     time.sleep(10)
     assert len(operator.proxy.writes("POST", "/pods")) <= 3, "it is tried again ever more rarely"
@@ -234,7 +232,7 @@ def test_every_legal_name_works(space, operator, name):
 
 def test_a_start_that_takes_too_long_is_given_up_and_tried_again_when_used(space, operator):
     space.template("slow", image=missing_image())
-    space.sandbox(templateRef={"name": "slow"}, lifecycle={"startTimeout": "20s"})
+    space.sandbox(templateRef={"name": "slow"}, lifecycle={"startTimeout": "40s"})
     space.await_phase("Suspended")
     words = await_reason(space, "box", "ImagePullFailed")
     assert "given up" in words, words

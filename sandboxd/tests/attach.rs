@@ -4,11 +4,10 @@
 
 mod common;
 
-use common::{BINARY, Client, Ended, Sandbox, bash, eventually};
+use common::{BINARY, Client, Ended, SOON, Sandbox, bash, eventually};
 use std::{
     os::{fd::OwnedFd, unix::fs::PermissionsExt as _, unix::net::UnixStream as StdStream},
     process::{Command, Stdio},
-    time::Duration,
 };
 use tokio::net::UnixStream;
 
@@ -33,12 +32,12 @@ async fn attach_joins_the_socket_and_ends_with_either_side() {
     let long = format!("echo {} | wc -c", "x".repeat(300_000));
     assert_eq!(client.run("r1", &bash(&long)).await.text(), "300001\n");
     client.cut().await;
-    assert!(first.ended_within(Duration::from_secs(3)).await);
+    assert!(first.ended_within(SOON).await);
 
     let (mut second, _client) = attached(&mut command).await;
     sandbox.process.terminate();
-    assert!(sandbox.process.ended_within(Duration::from_secs(3)).await);
-    assert!(second.ended_within(Duration::from_secs(3)).await);
+    assert!(sandbox.process.ended_within(SOON).await);
+    assert!(second.ended_within(SOON).await);
 }
 
 #[tokio::test]
@@ -60,7 +59,7 @@ async fn as_pid_1_it_answers_only_those_from_outside_and_ignores_their_sigterm()
     server.args(isolate).arg(BINARY).args(["serve", "--half", "main", "--socket"]).arg(&socket);
     let child = server.arg("--claim").arg(claim.path()).spawn().unwrap();
     let mut outer = Ended(child);
-    assert!(eventually(Duration::from_secs(5), || socket.exists()).await);
+    assert!(eventually(SOON, || socket.exists()).await);
     let children = format!("/proc/{0}/task/{0}/children", outer.0.id());
     let server = std::fs::read_to_string(children).unwrap().trim().to_owned();
 
@@ -91,7 +90,7 @@ async fn as_pid_1_it_answers_only_those_from_outside_and_ignores_their_sigterm()
     // From outside the namespace SIGTERM counts.
     let server = rustix::process::Pid::from_raw(server.parse().unwrap()).unwrap();
     rustix::process::kill_process(server, rustix::process::Signal::TERM).unwrap();
-    assert!(outer.ended_within(Duration::from_secs(2)).await);
+    assert!(outer.ended_within(SOON).await);
 }
 
 #[test]

@@ -10,7 +10,7 @@
 
 mod common;
 
-use common::{Outcome, Sandbox, eventually};
+use common::{Outcome, SOON, Sandbox, eventually};
 use sandboxd_protocol::{
     Edit, EditOutcome, EditRefusal, Exit, FolderEntry, Limits, MAX_EDIT_OUTCOME, MAX_EDITED_FILE, MAX_VIEW,
     MediaFormat, RunKind, RunRequest,
@@ -28,7 +28,6 @@ use std::{
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread,
-    time::Duration,
 };
 
 fn request(edit: Edit) -> RunRequest {
@@ -417,6 +416,6 @@ async fn an_edit_that_nobody_waits_for_is_finished() {
     let view = request(Edit::View { path: "a".into(), view_range: None });
     let _refused_or_done = editor.sandbox.client.start("last", &view).await;
     editor.sandbox.process.terminate();
-    assert!(editor.sandbox.process.ended_within(Duration::from_secs(5)).await);
-    assert!(eventually(Duration::from_secs(1), || fs::read_dir(editor.workspace("")).unwrap().count() == 1).await);
+    assert!(editor.sandbox.process.ended_within(SOON).await);
+    assert!(eventually(SOON, || fs::read_dir(editor.workspace("")).unwrap().count() == 1).await);
 }

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Client, Sandbox, full, whole, with_trailers};
+use common::{Client, SOON, Sandbox, full, whole, with_trailers};
 use http_body_util::BodyExt as _;
 use hyper::{HeaderMap, Method, StatusCode};
 use rustix::fs::{Mode, OFlags};
@@ -14,7 +14,6 @@ use std::{
     fs,
     os::unix::fs::{PermissionsExt as _, symlink},
     process::Command,
-    time::Duration,
 };
 
 fn hex(byte: u8) -> String {
@@ -192,7 +191,7 @@ async fn a_pipe_a_socket_and_a_folder_never_hang() {
         ("/tmp/folder", ErrorCode::BadRequest),
         ("/tmp/missing", ErrorCode::NotFound),
     ] {
-        let answer = tokio::time::timeout(Duration::from_secs(2), get(&sandbox.client, path)).await;
+        let answer = tokio::time::timeout(SOON, get(&sandbox.client, path)).await;
         assert_eq!(answer.expect("an answer in time"), Err(code), "{path}");
     }
     assert_eq!(put(&sandbox.client, "/tmp/fifo", b"x").await.unwrap_err().code, ErrorCode::Forbidden);
@@ -316,12 +315,12 @@ async fn an_upload_that_is_cut_leaves_nothing() {
     let mut send = other.send.clone();
     let request = hyper::Request::put(format!("http://s{}", query("/tmp/x"))).body(body).unwrap();
     let upload = tokio::spawn(async move { send.send_request(request).await.is_err() });
-    let begun = common::eventually(Duration::from_secs(5), || {
+    let begun = common::eventually(SOON, || {
         fs::read_dir(sandbox.path("sealed")).unwrap().flatten().any(|e| e.metadata().unwrap().len() > 0)
     });
     assert!(begun.await);
     other.cut().await;
     assert!(upload.await.unwrap());
-    assert!(common::eventually(Duration::from_secs(5), || nothing_half_written(&sandbox)).await);
+    assert!(common::eventually(SOON, || nothing_half_written(&sandbox)).await);
     assert!(!sandbox.path("tmp/x").exists());
 }

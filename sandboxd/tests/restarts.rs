@@ -4,10 +4,10 @@
 
 mod common;
 
-use common::{Sandbox, bash, eventually, is_running, timed};
+use common::{SOON, Sandbox, bash, eventually, is_running, timed};
 use hyper::{Method, StatusCode};
 use sandboxd_protocol::{RunKind, RunRequest};
-use std::{fs, path::Path, time::Duration};
+use std::{fs, path::Path};
 
 fn restarting(command: &str) -> RunRequest {
     RunRequest { run: RunKind::Bash { command: command.to_owned(), restart: true }, ..bash(command) }
@@ -32,7 +32,7 @@ async fn a_restart_finds_an_empty_workspace_and_nothing_running() {
         .await;
     let mut running = sandbox.client.start("r2", &bash("echo on; exec sleep 3202")).await.unwrap();
     running.until(|seen| !seen.stdout.is_empty()).await;
-    assert!(eventually(Duration::from_secs(5), || is_running("3201")).await);
+    assert!(eventually(SOON, || is_running("3201")).await);
     let outcome = sandbox.client.run("r3", &restarting("ls -A; echo then; echo new >file")).await;
     assert_eq!((outcome.text().as_str(), outcome.code()), ("then\n", 0));
     assert!(!is_running("3201") && !is_running("3202"));

@@ -4,9 +4,9 @@
 
 mod common;
 
-use common::{Sandbox, bash, eventually, is_running, timed};
+use common::{SOON, Sandbox, bash, eventually, is_running, timed};
 use sandboxd_protocol::{Exit, RunRequest};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 #[tokio::test]
 async fn a_command_gives_its_output_and_code() {
@@ -23,9 +23,9 @@ async fn a_background_process_delays_nothing_and_lives_on() {
     let start = Instant::now();
     let first = sandbox.run("r1", "(sleep 3001; echo late) & echo started").await;
     let second = sandbox.run("r2", "echo next").await;
-    assert!(start.elapsed() < Duration::from_secs(2));
+    assert!(start.elapsed() < SOON);
     assert_eq!((first.text(), first.code(), second.text()), ("started\n".into(), 0, "next\n".into()));
-    assert!(eventually(Duration::from_secs(5), || is_running("3001")).await);
+    assert!(eventually(SOON, || is_running("3001")).await);
 }
 
 #[tokio::test]
@@ -33,7 +33,7 @@ async fn a_background_process_that_writes_on_is_neither_killed_nor_blocked() {
     let sandbox = Sandbox::main().await;
     let command = "(for i in {1..20000}; do echo $i 0123456789; done; touch written) & echo started";
     assert_eq!(sandbox.run("r1", command).await.code(), 0);
-    assert!(eventually(Duration::from_secs(20), || sandbox.path("workspace/written").exists()).await);
+    assert!(eventually(SOON, || sandbox.path("workspace/written").exists()).await);
     assert_eq!(sandbox.run("r2", "echo next").await.text(), "next\n");
 }
 
@@ -44,7 +44,7 @@ async fn a_time_out_kills_every_descendant() {
     let start = Instant::now();
     let command = "trap '' TERM; setsid sleep 3002 & (setsid bash -c 'sleep 3003 & sleep 3004 & disown -a' &); sleep 3005 & echo part; wait";
     let outcome = sandbox.client.run("r1", &timed(command, 1000)).await;
-    assert!(start.elapsed() < Duration::from_secs(4));
+    assert!(start.elapsed() < SOON);
     let exit = outcome.exit.clone().unwrap();
     assert_eq!((outcome.text().as_str(), exit.code, exit.timed_out), ("part\n", 124, true));
     for word in ["3002", "3003", "3004", "3005"] {
@@ -59,7 +59,7 @@ async fn stdin_is_at_its_end() {
     let start = Instant::now();
     assert_eq!(sandbox.run("r1", "read x; echo rc=$?").await.text(), "rc=1\n");
     assert_eq!(sandbox.run("r2", "cat").await.text(), "");
-    assert!(start.elapsed() < Duration::from_secs(2));
+    assert!(start.elapsed() < SOON);
 }
 
 /// T04: bytes are for the caller to read as text.
@@ -147,10 +147,10 @@ async fn a_fresh_output_folder_is_counted_or_removed() {
     let unused = sandbox.run("r2", "true").await;
     assert_eq!(unused.exit.unwrap().outputs, 0);
     let gone = |name: &str| std::fs::symlink_metadata(sandbox.path(name)).is_err();
-    assert!(eventually(Duration::from_secs(5), || gone("output/r2")).await);
+    assert!(eventually(SOON, || gone("output/r2")).await);
     let linked = sandbox.run("r3", "rmdir \"$OUTPUT_DIR\"; ln -s / \"$OUTPUT_DIR\"").await;
     assert_eq!(linked.exit.unwrap().outputs, 0);
-    assert!(eventually(Duration::from_secs(5), || gone("output/r3")).await);
+    assert!(eventually(SOON, || gone("output/r3")).await);
 }
 
 #[tokio::test]
@@ -181,7 +181,7 @@ async fn a_killed_shim_ends_its_run_by_signal_and_leaves_no_orphan() {
     for word in ["3009", "3010", "3011"] {
         assert!(!is_running(word), "{word} is still running");
     }
-    assert!(eventually(Duration::from_secs(5), || is_running("3008")).await, "the other run is not touched");
+    assert!(eventually(SOON, || is_running("3008")).await, "the other run is not touched");
     drop(other);
     assert_eq!(sandbox.run("r2", "echo fine").await.text(), "fine\n");
 }

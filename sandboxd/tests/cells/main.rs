@@ -7,15 +7,13 @@ mod calls;
 mod common;
 mod trouble;
 
-use common::{Client, Following, Outcome, Sandbox};
+use common::{Client, Following, Outcome, SOON, Sandbox};
 use hyper::{HeaderMap, Method, StatusCode};
 use sandboxd_protocol::{CallResult, CallResults, ErrorCode, Exit, Limits, RunKind, RunRequest, State, Tool};
 use std::{
     collections::BTreeMap,
-    time::{Duration, Instant},
+    time::Instant,
 };
-
-const SOON: Duration = Duration::from_secs(20);
 
 fn cell(code: &str) -> RunRequest {
     cell_with(code, &[])

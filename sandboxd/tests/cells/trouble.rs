@@ -41,7 +41,7 @@ async fn code_that_does_not_heed_its_interrupt_is_killed() {
     let code = "import time\nwhile True:\n    try: time.sleep(9)\n    except BaseException: pass";
     let start = Instant::now();
     let exit = sandbox.client.run("c1", &timed(code, 1500)).await.exit.unwrap();
-    assert!(start.elapsed() < Duration::from_secs(6));
+    assert!(start.elapsed() < SOON);
     assert_eq!((exit.code, exit.signal, exit.timed_out, exit.interpreter_lost), (124, Some(9), true, true));
     assert!(!is_running("3102"));
     let next = run(&sandbox, "c2", "'p' in globals()").await;
@@ -132,13 +132,13 @@ async fn an_interpreter_that_speaks_between_two_cells_is_ended() {
 async fn a_flood_of_control_messages_keeps_no_command_from_running() {
     let sandbox = Sandbox::main().await;
     let code = "import os\nprint('on', flush=True)\nline = b'{\"calls\":{\"cell\":1,\"calls\":[],\"closed\":[],\"idle\":true,\"seen\":0}}\\n' * 50\nwhile True: os.write(11, line)";
-    let mut flood = sandbox.client.start("c1", &timed(code, 3000)).await.unwrap();
+    let mut flood = sandbox.client.start("c1", &timed(code, 10_000)).await.unwrap();
     flood.until(|seen| !seen.stdout.is_empty()).await;
     let start = Instant::now();
     for n in 0..5 {
         assert_eq!(sandbox.run(&format!("r{n}"), "echo fine").await.text(), "fine\n");
     }
-    assert!(start.elapsed() < Duration::from_millis(2500), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
     let exit = flood.end().await.exit.unwrap();
     assert!(exit.timed_out, "{exit:?}");
 }

@@ -136,7 +136,7 @@ impl Sandbox {
             .spawn()
             .unwrap();
         let process = Ended(child);
-        assert!(eventually(Duration::from_secs(5), || StdStream::connect(&socket).is_ok()).await);
+        assert!(eventually(SOON, || StdStream::connect(&socket).is_ok()).await);
         let client = Client::connect(&socket).await;
         Self { process, claim, client }
     }
@@ -328,6 +328,9 @@ pub(crate) fn with_trailers(bytes: &[u8], trailers: &[(&'static str, String)]) -
     pieces.push(Ok(Piece::trailers(trailers)));
     StreamBody::new(futures_util::stream::iter(pieces)).boxed_unsync()
 }
+
+/// A guard against hanging, on a machine that does other things too; no promise.
+pub(crate) const SOON: Duration = Duration::from_secs(20);
 
 /// Waits for a condition.
 pub(crate) async fn eventually(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
