@@ -33,6 +33,8 @@ const CONTAINER: &str = "bench";
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let args = Args::parse();
+    // An HTTP client cannot be made without; another installation would do as well.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let http = reqwest::Client::new();
     // Makes the sandbox, and opens its stream.
     api(&http, &args).await?;

@@ -3,6 +3,7 @@
 use serde_json::Value;
 use wire::{ApiError, ContentBlock, Delta, Message, StreamEvent, Surface};
 
+use crate::raw::RawBlock;
 use crate::turn::TurnEnd;
 
 /// Collects a turn's events into one message.
@@ -11,6 +12,8 @@ pub struct Fold {
     message: Option<Message>,
     /// The open call's input as JSON text.
     json: String,
+    /// The open block, when it is the upstream's own.
+    raw: Option<RawBlock>,
 }
 
 impl Fold {
@@ -24,10 +27,21 @@ impl Fold {
         match event {
             StreamEvent::BlockStart { block, .. } => {
                 self.json.clear();
+                self.raw = match block.as_ref() {
+                    ContentBlock::Raw(block) => Some(RawBlock::new(block.clone())),
+                    ContentBlock::Text { .. }
+                    | ContentBlock::Thinking { .. }
+                    | ContentBlock::ServerToolUse { .. }
+                    | ContentBlock::BashCodeExecutionToolResult { .. }
+                    | ContentBlock::TextEditorCodeExecutionToolResult { .. }
+                    | ContentBlock::ToolUse { .. } => None,
+                };
                 message.content.push(block.as_ref().clone());
             }
             StreamEvent::BlockDelta { delta, .. } => {
-                if let Some(block) = message.content.last_mut() {
+                if let Some(raw) = &mut self.raw {
+                    raw.extend(delta);
+                } else if let Some(block) = message.content.last_mut() {
                     extend(block, delta, &mut self.json);
                 }
             }
@@ -39,6 +53,9 @@ impl Fold {
                     *input = value;
                 }
                 self.json.clear();
+                if let (Some(raw), Some(block)) = (self.raw.take(), message.content.last_mut()) {
+                    *block = ContentBlock::Raw(raw.finish());
+                }
             }
             StreamEvent::MessageDelta(delta) => {
                 message.stop_reason = delta.stop_reason;

@@ -8,6 +8,7 @@ mod history;
 mod model;
 mod outcome;
 mod profile;
+mod raw;
 mod turn;
 
 #[cfg(test)]

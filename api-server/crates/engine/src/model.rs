@@ -189,6 +189,8 @@ pub enum BlockDelta {
     Json(String),
     /// Where a text block's words were found, raw.
     Citation(Value),
+    /// Any other, as it came.
+    Raw(Value),
 }
 
 /// Why a sampling failed.
@@ -196,6 +198,6 @@ pub enum BlockDelta {
 pub struct ModelFailure {
     /// What the client is told.
     pub error: ApiError,
-    /// Whether the same request may succeed if it is sent again.
+    /// Whether the same request may succeed if it is sent again at once, or after the error's `retry_after`.
     pub retryable: bool,
 }

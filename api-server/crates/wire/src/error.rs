@@ -1,5 +1,7 @@
 //! Errors as clients see them, in the envelopes of both surfaces.
 
+use std::time::Duration;
+
 use serde_json::{Map, Value, json};
 
 use crate::Surface;
@@ -32,6 +34,21 @@ pub enum ErrorType {
 }
 
 impl ErrorType {
+    /// Every type.
+    pub const ALL: [Self; 11] = [
+        Self::InvalidRequest,
+        Self::Authentication,
+        Self::Billing,
+        Self::Permission,
+        Self::NotFound,
+        Self::Conflict,
+        Self::RequestTooLarge,
+        Self::RateLimit,
+        Self::Api,
+        Self::Timeout,
+        Self::Overloaded,
+    ];
+
     /// The name on the wire.
     pub fn name(self) -> &'static str {
         match self {
@@ -47,6 +64,11 @@ impl ErrorType {
             Self::Timeout => "timeout_error",
             Self::Overloaded => "overloaded_error",
         }
+    }
+
+    /// Reads the wire name; `None` for one that this server does not know.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
     /// The HTTP status that goes with it.
@@ -94,12 +116,14 @@ pub struct ApiError {
     pub message: String,
     /// `error.details.error_code`, if there is one.
     pub error_code: Option<&'static str>,
+    /// After which time the same request may succeed; the `retry-after` header, in whole seconds.
+    pub retry_after: Option<Duration>,
 }
 
 impl ApiError {
     /// An error without a code.
     pub fn new(kind: ErrorType, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), error_code: None }
+        Self { kind, message: message.into(), error_code: None, retry_after: None }
     }
 
     /// A 400.
@@ -166,21 +190,11 @@ mod tests {
 
     #[test]
     fn every_type_names_its_status() {
-        for kind in [
-            ErrorType::InvalidRequest,
-            ErrorType::Authentication,
-            ErrorType::Billing,
-            ErrorType::Permission,
-            ErrorType::NotFound,
-            ErrorType::Conflict,
-            ErrorType::RequestTooLarge,
-            ErrorType::RateLimit,
-            ErrorType::Api,
-            ErrorType::Timeout,
-            ErrorType::Overloaded,
-        ] {
+        for kind in ErrorType::ALL {
             assert_eq!(ErrorType::of_status(kind.status()), kind);
+            assert_eq!(ErrorType::parse(kind.name()), Some(kind));
         }
+        assert_eq!(ErrorType::parse("tired_error"), None);
         assert_eq!(ErrorType::of_status(422), ErrorType::InvalidRequest);
         assert_eq!(ErrorType::of_status(502), ErrorType::Api);
     }

@@ -69,6 +69,9 @@ pub enum Delta {
         /// As the upstream put it.
         citation: Value,
     },
+    /// Any other, as the upstream put it.
+    #[serde(untagged)]
+    Raw(Value),
 }
 
 /// The fields of `message_delta`.

@@ -6,6 +6,7 @@ use wire::{Caller, ContentBlock, Delta, Usage};
 use super::Turn;
 use crate::model::{BlockDelta, OpenBlock};
 use crate::profile::{CallInput, SubTool};
+use crate::raw::RawBlock;
 
 /// A sampling in progress.
 #[derive(Default)]
@@ -50,7 +51,7 @@ enum Open {
         name: String,
         json: String,
     },
-    Raw(Value),
+    Raw(RawBlock),
     /// Not for the client.
     Dropped,
 }
@@ -91,7 +92,7 @@ impl Turn {
             OpenBlock::Raw(block) => {
                 sampling.emitted = true;
                 self.emitter.open(ContentBlock::Raw(block.clone()));
-                Open::Raw(block)
+                Open::Raw(RawBlock::new(block))
             }
         });
     }
@@ -128,13 +129,22 @@ impl Turn {
                         thinking.push_str(&more);
                         self.emitter.delta(Delta::ThinkingDelta { thinking: more });
                     }
-                    BlockDelta::Text(_) | BlockDelta::Json(_) | BlockDelta::Citation(_) => {}
+                    BlockDelta::Text(_) | BlockDelta::Json(_) | BlockDelta::Citation(_) | BlockDelta::Raw(_) => {}
                 }
             }
             (Open::Held { json, .. }, BlockDelta::Json(more)) => json.push_str(&more),
             (Open::Client { json, .. }, BlockDelta::Json(more)) => {
                 json.push_str(&more);
                 self.emitter.delta(Delta::InputJsonDelta { partial_json: more });
+            }
+            (Open::Raw(block), delta) => {
+                let delta = wire_delta(delta);
+                block.extend(&delta);
+                self.emitter.delta(delta);
+            }
+            // The emitter knows whether the client has seen the block begin.
+            (Open::Text { .. } | Open::Thinking { .. } | Open::Client { .. }, BlockDelta::Raw(delta)) => {
+                self.emitter.delta(Delta::Raw(delta));
             }
             // A delta that does not fit its block: of an upstream that we do not repeat.
             (_, _) => {}
@@ -159,7 +169,7 @@ impl Turn {
                     sampling.prompt.push(json!({ "type": "thinking", "thinking": thinking, "signature": signature }));
                 }
             }
-            Open::Raw(block) => sampling.prompt.push(block),
+            Open::Raw(block) => sampling.prompt.push(block.finish()),
             Open::Client { id, name, json } => {
                 let input = parse_input(&json).unwrap_or_else(|_| json!({}));
                 sampling.prompt.push(json!({ "type": "tool_use", "id": id, "name": name, "input": input }));
@@ -192,6 +202,17 @@ impl Turn {
             }
             Err(reason) => sampling.calls.push(Call::Invalid { id, tool, input, reason }),
         }
+    }
+}
+
+fn wire_delta(delta: BlockDelta) -> Delta {
+    match delta {
+        BlockDelta::Text(text) => Delta::TextDelta { text },
+        BlockDelta::Thinking(thinking) => Delta::ThinkingDelta { thinking },
+        BlockDelta::Signature(signature) => Delta::SignatureDelta { signature },
+        BlockDelta::Json(partial_json) => Delta::InputJsonDelta { partial_json },
+        BlockDelta::Citation(citation) => Delta::CitationsDelta { citation },
+        BlockDelta::Raw(delta) => Delta::Raw(delta),
     }
 }
 

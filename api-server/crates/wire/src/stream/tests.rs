@@ -109,6 +109,7 @@ fn every_event_names_itself_twice_and_ends_with_a_blank_line() {
         StreamEvent::BlockDelta { index: 0, delta: Delta::InputJsonDelta { partial_json: "{".into() } },
         StreamEvent::BlockDelta { index: 0, delta: Delta::ThinkingDelta { thinking: "t".into() } },
         StreamEvent::BlockDelta { index: 0, delta: Delta::SignatureDelta { signature: "s".into() } },
+        StreamEvent::BlockDelta { index: 0, delta: Delta::Raw(json!({ "type": "new_delta", "b": 1, "a": 2 })) },
         StreamEvent::BlockStop { index: 0 },
         StreamEvent::MessageStop,
         StreamEvent::Ping,
@@ -122,6 +123,12 @@ fn every_event_names_itself_twice_and_ends_with_a_blank_line() {
         assert_eq!(data["type"], event.name());
         assert_eq!(lines.collect::<Vec<_>>(), ["", ""], "one line of data, then a blank one");
     }
+}
+
+#[test]
+fn a_delta_of_an_unknown_type_goes_on_as_it_came() {
+    let delta = Delta::Raw(json!({ "type": "new_delta", "b": 1, "a": null }));
+    assert_eq!(json!(delta).to_string(), r#"{"type":"new_delta","b":1,"a":null}"#);
 }
 
 #[test]

@@ -89,3 +89,43 @@ fn blocks_that_only_this_server_makes_are_dropped_from_upstream() {
     let expected = ContentBlock::Raw(json!({ "type": "redacted_thinking", "data": "x" }));
     assert_eq!(starts, [Action::Emit(StreamEvent::BlockStart { index: 0, block: Box::new(expected) })]);
 }
+
+#[test]
+fn blocks_and_deltas_of_unknown_types_go_to_the_client_and_back_to_the_upstream() {
+    let (mut turn, _) = Turn::new(Rig::default().plan(&ask(DATED, "hi")).unwrap());
+    let (start, more) = (json!({ "type": "new", "content": "a" }), json!({ "type": "new_delta", "content": "b" }));
+    let call = OpenBlock::Tool { id: None, name: "bash_code_execution".into() };
+    let events = [
+        ModelEvent::Open(OpenBlock::Text),
+        ModelEvent::Delta(BlockDelta::Text("Hm".into())),
+        ModelEvent::Delta(BlockDelta::Raw(more.clone())),
+        ModelEvent::Open(OpenBlock::Raw(start.clone())),
+        ModelEvent::Delta(BlockDelta::Raw(more.clone())),
+        ModelEvent::Open(call),
+        ModelEvent::Delta(BlockDelta::Raw(more.clone())),
+        ModelEvent::Delta(BlockDelta::Json("{\"command\":\"ls\"}".into())),
+        ModelEvent::Close,
+        ModelEvent::End { stop: StopReason::ToolUse, stop_sequence: None, stop_details: None, usage: Usage::default() },
+    ];
+    let actions: Vec<Action> = events.into_iter().flat_map(|event| turn.step(Input::Model(event))).collect();
+    let raw = actions.iter().filter_map(|action| match action {
+        Action::Emit(StreamEvent::BlockDelta { index, delta: wire::Delta::Raw(delta) }) => Some((*index, delta)),
+        _ => None,
+    });
+    assert_eq!(raw.collect::<Vec<_>>(), [(0, &more), (1, &more)], "a call of ours is this server's alone");
+    let Some(Action::Run(run)) = actions.last() else { panic!("nothing runs") };
+    let actions = turn.step(Input::Result { id: run.id.clone(), outcome: ok("") });
+    let Some(Action::Sample(request)) = actions.last() else { panic!("no second sampling") };
+    let answer = &request.messages[1].content;
+    assert_eq!(answer[..2], [json!({ "type": "text", "text": "Hm" }), json!({ "type": "new", "content": "ab" })]);
+
+    let mut fold = crate::Fold::default();
+    let message = Rig::default().drive(&ask(DATED, "hi")).unwrap().events.swap_remove(0);
+    let begin = StreamEvent::BlockStart { index: 0, block: Box::new(ContentBlock::Raw(start)) };
+    let delta = StreamEvent::BlockDelta { index: 0, delta: wire::Delta::Raw(more) };
+    for event in [message, begin, delta, StreamEvent::BlockStop { index: 0 }] {
+        fold.push(&event);
+    }
+    let folded = fold.finish(&TurnEnd::Finished, Surface::Anthropic).unwrap();
+    assert_eq!(folded.content, [ContentBlock::Raw(json!({ "type": "new", "content": "ab" }))]);
+}

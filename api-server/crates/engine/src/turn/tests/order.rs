@@ -32,6 +32,7 @@ fn event() -> impl Strategy<Value = Option<ModelEvent>> {
         2 => delta(BlockDelta::Thinking("t".into())),
         1 => delta(BlockDelta::Signature("s".into())),
         1 => delta(BlockDelta::Citation(json!({}))),
+        1 => delta(BlockDelta::Raw(json!({ "type": "new_delta" }))),
         3 => delta(BlockDelta::Json("{\"command\":\"ls\"}".into())),
         1 => delta(BlockDelta::Json("{\"command\":\"view\",\"path\":\"a\"}".into())),
         1 => delta(BlockDelta::Json("{".into())),
@@ -115,7 +116,7 @@ proptest! {
         if end == TurnEnd::Finished {
             let driven = Driven { events: world.stream, end, samples: Vec::new(), runs: Vec::new(), surface: rig.surface };
             let content = driven.content();
-            prop_assert!(!content.iter().any(|block| block["text"] == ""));
+            prop_assert!(!content.iter().any(|block| block["type"] == "text" && block["text"] == ""));
             let results: Vec<Value> = content
                 .iter()
                 .filter(|block| block["type"] == "tool_use")

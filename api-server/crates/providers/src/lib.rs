@@ -1,0 +1,25 @@
+//! Model upstreams: a sampling goes out as one HTTP request, and what comes back becomes events of the turn machine.
+//!
+//! Pure: the reading of streams ([`sse`], the dialects' readers), the making of bodies, what a failure means. Thin: the sending.
+//! Nothing of an upstream's address, credentials or internals reaches a client.
+
+mod anthropic;
+mod failure;
+mod http;
+mod sse;
+mod upstream;
+
+use std::pin::Pin;
+
+use engine::ModelEvent;
+use futures_util::Stream;
+
+pub use upstream::{Address, AddressError, Dialect, KeyHeader, Upstream, unknown_model};
+
+/// The events of one sampling; dropping it cancels the sampling.
+pub type Sampling = Pin<Box<dyn Stream<Item = ModelEvent> + Send>>;
+
+/// Makes ring the process's TLS, unless it has one already; without it no HTTP client can be made.
+pub fn install_tls() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}
