@@ -32,9 +32,26 @@ pub struct Config {
     #[arg(long, env = "CODEEXEC_KEYS_FILE")]
     pub keys_file: Option<PathBuf>,
 
-    /// Name of the model that clients ask for; `default` names it too.
-    #[arg(long, env = "CODEEXEC_MODEL", default_value = "demo")]
-    pub model: String,
+    /// The models, in YAML, as docs/install.md shows. Read again when it changes. Without it there is one model: that of
+    /// `--provider`.
+    #[arg(long, env = "CODEEXEC_MODELS_FILE")]
+    pub models_file: Option<PathBuf>,
+
+    /// Where the one model is asked: `demo` is built in, `anthropic` a server of the Messages API.
+    #[arg(long, env = "CODEEXEC_PROVIDER", value_enum, default_value_t = ProviderKind::Demo)]
+    pub provider: ProviderKind,
+
+    /// Address of that server, such as `https://api.anthropic.com`.
+    #[arg(long, env = "CODEEXEC_PROVIDER_URL")]
+    pub provider_url: Option<String>,
+
+    /// File that holds the key for that server. Read again when it changes.
+    #[arg(long, env = "CODEEXEC_PROVIDER_KEY_FILE")]
+    pub provider_key_file: Option<PathBuf>,
+
+    /// Name of the one model, for clients and for the server that is asked; `default` names it too. Default: `demo`.
+    #[arg(long, env = "CODEEXEC_MODEL")]
+    pub model: Option<String>,
 
     /// Namespace of the Sandbox resources (runtime `kubernetes`).
     #[arg(long, env = "CODEEXEC_SANDBOX_NAMESPACE", default_value = "codeexec-sandboxes")]
@@ -72,6 +89,15 @@ pub enum RuntimeKind {
     Local,
     /// In Sandbox resources of a cluster.
     Kubernetes,
+}
+
+/// Where the one model is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ProviderKind {
+    /// Built in.
+    Demo,
+    /// A server of the Messages API.
+    Anthropic,
 }
 
 /// Who may call.

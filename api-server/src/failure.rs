@@ -57,10 +57,12 @@ impl IntoResponse for Failure {
             ErrorType::Authentication => {
                 headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             }
-            ErrorType::RateLimit | ErrorType::Overloaded => {
+            ErrorType::RateLimit | ErrorType::Overloaded if self.0.retry_after.is_none() => {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from_static("5"));
             }
-            ErrorType::InvalidRequest
+            ErrorType::RateLimit
+            | ErrorType::Overloaded
+            | ErrorType::InvalidRequest
             | ErrorType::Billing
             | ErrorType::Permission
             | ErrorType::NotFound
@@ -68,6 +70,13 @@ impl IntoResponse for Failure {
             | ErrorType::RequestTooLarge
             | ErrorType::Api
             | ErrorType::Timeout => {}
+        }
+        if let Some(wait) = self.0.retry_after {
+            // In whole seconds, and never too early.
+            let seconds = wait.as_millis().div_ceil(1000);
+            if let Ok(value) = HeaderValue::from_str(&seconds.to_string()) {
+                headers.insert(header::RETRY_AFTER, value);
+            }
         }
         response.extensions_mut().insert(self.0);
         response

@@ -12,7 +12,7 @@ mod health;
 pub mod logging;
 mod messages;
 mod metrics;
-mod model;
+mod models;
 mod request;
 mod router;
 mod trouble;
@@ -25,6 +25,7 @@ use config::{AuthKind, Config, RuntimeKind};
 use file_store::{FileStore, FolderStore};
 use health::Readiness;
 use metrics::Metrics;
+use providers::Models;
 use sandbox_runtime::{
     Runtime, Sandboxes,
     kubernetes::{KubernetesConfig, KubernetesRuntime},
@@ -42,8 +43,8 @@ use std::{
 use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
-/// Time between looks at the keys file: a removed key works at most so long.
-const KEYS_RELOAD: Duration = Duration::from_secs(2);
+/// Time between looks at the files of keys and models: a removed key works at most so long.
+const RELOAD: Duration = Duration::from_secs(2);
 /// Time between sweeps of the file store.
 const SWEEP: Duration = Duration::from_hours(1);
 /// Requests under way get this long to end when the server stops.
@@ -54,7 +55,7 @@ struct App {
     auth: Auth,
     sandboxes: Sandboxes,
     files: Arc<dyn FileStore>,
-    model: String,
+    models: Models,
     command_timeout: Option<Duration>,
     idle_timeout: Duration,
     max_samplings: u32,
@@ -85,6 +86,8 @@ impl Server {
         };
         std::fs::create_dir_all(&config.data_dir)
             .with_context(|| format!("cannot make the data folder {}", config.data_dir.display()))?;
+        providers::install_tls();
+        let models = models::configured(config)?;
         let (auth, own_key) = authentication(config, address)?;
         let store = FolderStore::new(&config.data_dir.join("files")).await.context("opening the file store")?;
         let stop = CancellationToken::new();
@@ -95,7 +98,7 @@ impl Server {
             readiness: Readiness::default(),
             sandboxes,
             files: Arc::new(store.clone()),
-            model: config.model.clone(),
+            models,
             command_timeout: config.command_timeout.map(Duration::from_secs),
             idle_timeout: Duration::from_secs(config.idle_timeout),
             max_samplings: config.max_samplings,
@@ -156,11 +159,12 @@ async fn serve(listener: TcpListener, app: Arc<App>, chores: Vec<JoinHandle<()>>
 
 /// What is to be done now and then.
 async fn do_chores(app: Arc<App>, store: FolderStore) {
-    let mut keys = tokio::time::interval(KEYS_RELOAD);
+    let mut reload = tokio::time::interval(RELOAD);
     let mut sweep = tokio::time::interval(SWEEP);
     loop {
         tokio::select! {
-            _ = keys.tick() => {
+            _ = reload.tick() => {
+                app.models.reload();
                 if let Auth::Keys(file) = &app.auth {
                     file.reload();
                 }

@@ -40,7 +40,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
 
 /// A request that can be pasted: the demo model runs what stands in a fence.
 fn curl_line(server: &Server, key: &str) -> String {
-    let body = r#"{"model": "demo", "max_tokens": 1024, "messages": [{"role": "user", "content": "```bash\nuname -sr; echo $((6 * 7))\n```"}], "tools": [{"type": "code_execution_20250825", "name": "code_execution"}]}"#;
+    let body = r#"{"model": "default", "max_tokens": 1024, "messages": [{"role": "user", "content": "```bash\nuname -sr; echo $((6 * 7))\n```"}], "tools": [{"type": "code_execution_20250825", "name": "code_execution"}]}"#;
     // Single quotes keep the shell's hands off the body: it holds none itself.
     format!(
         "curl -sS http://{}/v1/messages -H 'x-api-key: {key}' -H 'anthropic-version: 2023-06-01' -H 'content-type: application/json' -d '{body}'",

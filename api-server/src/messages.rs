@@ -8,9 +8,9 @@ use crate::{
     containers::Containers,
     entropy,
     failure::Failure,
-    files,
+    files, models,
     request::{Context, Version, new_seed},
-    turns::{self, Running},
+    turns::{self, Asked, Running},
 };
 use axum::{
     Extension, Json,
@@ -18,11 +18,13 @@ use axum::{
     extract::{Request, State},
     response::{IntoResponse, Response},
 };
-use engine::{Fold, History, SandboxFacts, ToolProfile, TurnEnd, TurnPlan, TurnSettings};
+use engine::{Fold, History, ModelRequest, SandboxFacts, ToolProfile, TurnEnd, TurnPlan, TurnSettings};
 use file_store::{FileMeta, Workspace};
 use futures_util::stream;
-use http::header;
+use http::{StatusCode, header};
+use providers::Model;
 use sandboxd_protocol::layout;
+use serde_json::json;
 use std::{
     collections::{BTreeMap, BTreeSet},
     convert::Infallible,
@@ -30,7 +32,7 @@ use std::{
     time::Duration,
 };
 use tokio::sync::OnceCell;
-use wire::{ApiError, CodeToolVersion, ErrorType, MessagesRequest, Rules, StreamEvent, Surface, Tool};
+use wire::{ApiError, ApiVersion, CodeToolVersion, ErrorType, MessagesRequest, Rules, StreamEvent, Surface, Tool};
 
 /// Largest body, in bytes.
 pub const MAX_BODY: u64 = 32_000_000;
@@ -47,18 +49,75 @@ pub async fn create(
     Version(version): Version,
     request: Request,
 ) -> Result<Response, Failure> {
+    let betas = models::betas(request.headers());
+    let request = read(request, &context, version).await?;
+    let (request, model) = held_to_its_model(&app, request)?;
+    let asked = Asked { model, betas };
+    let running = start(&app, &context, &identity, &request, asked).await?;
+    if request.stream { events(running, context).await } else { message(running, context.surface).await }
+}
+
+/// `POST .../count_tokens`: the tokens of the prompt that the model would be given, our sub-tools included.
+pub async fn count_tokens(
+    State(app): State<Arc<App>>,
+    Extension(context): Extension<Context>,
+    Extension(identity): Extension<Identity>,
+    Version(version): Version,
+    request: Request,
+) -> Result<Response, Failure> {
+    let betas = models::betas(request.headers());
+    let body = body::read(request, MAX_BODY).await?;
+    // Nothing is answered, so nothing limits it.
+    let rules = Rules { surface: context.surface, version, default_max_tokens: Some(u64::MAX) };
+    let mut request = MessagesRequest::parse(&body, &rules)?;
+    drop(body);
+    request.max_tokens = 1;
+    let (request, model) = held_to_its_model(&app, request)?;
+    let profile = ToolProfile::of(&request);
+    let history = History::read(&request, profile.as_ref(), &paths(&find_uploads(&app, &identity, &request).await?))?;
+    let prompt = ModelRequest::build(&request, &history, profile.as_ref(), &facts(command_timeout(&app, &request)));
+    let input_tokens = model.count_tokens(&prompt, &betas).await?;
+    Ok(Json(json!({ "input_tokens": input_tokens })).into_response())
+}
+
+/// `POST .../validate` of the Zylon surface: whether the request would be taken. A body of a wrong shape is an ordinary error.
+pub async fn validate(
+    State(app): State<Arc<App>>,
+    Extension(context): Extension<Context>,
+    Extension(identity): Extension<Identity>,
+    Version(version): Version,
+    request: Request,
+) -> Result<Response, Failure> {
+    let request = read(request, &context, version).await?;
+    match refusal(&app, &identity, request).await {
+        None => Ok(Json(json!({ "valid": true, "errors": null })).into_response()),
+        Some(error) if error.status() < 500 => {
+            let body = json!({ "valid": false, "errors": [error.message] });
+            Ok((StatusCode::BAD_REQUEST, Json(body)).into_response())
+        }
+        Some(error) => Err(error.into()),
+    }
+}
+
+async fn refusal(app: &App, identity: &Identity, request: MessagesRequest) -> Option<ApiError> {
+    let check = async {
+        let (request, _) = held_to_its_model(app, request)?;
+        let uploads = paths(&find_uploads(app, identity, &request).await?);
+        Ok::<_, Failure>(History::read(&request, ToolProfile::of(&request).as_ref(), &uploads)?)
+    };
+    check.await.err().map(|failure| failure.0)
+}
+
+async fn read(request: Request, context: &Context, version: ApiVersion) -> Result<MessagesRequest, Failure> {
     let body = body::read(request, MAX_BODY).await?;
     let default_max_tokens = (context.surface == Surface::Zylon).then_some(ZYLON_MAX_TOKENS);
-    let rules = Rules { surface: context.surface, version, default_max_tokens };
-    let request = MessagesRequest::parse(&body, &rules)?;
-    drop(body);
-    if request.model != app.model && request.model != "default" {
-        let model: String = request.model.chars().take(100).collect();
-        return Err(ApiError::new(ErrorType::NotFound, format!("model: {model}")).into());
-    }
-    let stream = request.stream;
-    let running = start(&app, &context, &identity, &request).await?;
-    if stream { events(running, context).await } else { message(running, context.surface).await }
+    Ok(MessagesRequest::parse(&body, &Rules { surface: context.surface, version, default_max_tokens })?)
+}
+
+fn held_to_its_model(app: &App, mut request: MessagesRequest) -> Result<(MessagesRequest, Arc<Model>), ApiError> {
+    let model = Arc::clone(app.models.catalog().find(&request.model)?);
+    model.check(&mut request)?;
+    Ok((request, model))
 }
 
 /// Everything that can be refused is refused here, before anything runs.
@@ -67,12 +126,11 @@ async fn start(
     context: &Context,
     identity: &Identity,
     request: &MessagesRequest,
+    asked: Asked,
 ) -> Result<Running, Failure> {
     let profile = ToolProfile::of(request);
     let uploads = find_uploads(app, identity, request).await?;
-    let paths =
-        uploads.iter().map(|file| (file.id.to_string(), upload_path(&file.filename))).collect::<BTreeMap<_, _>>();
-    let history = History::read(request, profile.as_ref(), &paths)?;
+    let history = History::read(request, profile.as_ref(), &paths(&uploads))?;
     let containers = Containers::of(context.surface, identity);
     let deferred = history.turn_container.clone().filter(|_| !history.deferred.is_empty());
     let named = request.container.as_deref();
@@ -94,7 +152,7 @@ async fn start(
         default_timeout,
         sandbox: OnceCell::new(),
     };
-    Ok(turns::start(plan, commands, idle_seconds, app.stop.clone()))
+    Ok(turns::start(plan, asked, commands, idle_seconds, app.stop.clone()))
 }
 
 /// The files of the `container_upload` blocks, each once, the last of a name last.
@@ -106,6 +164,11 @@ async fn find_uploads(app: &App, identity: &Identity, request: &MessagesRequest)
         }
     }
     Ok(files)
+}
+
+/// Where code finds the files, by their ids.
+fn paths(uploads: &[FileMeta]) -> BTreeMap<String, String> {
+    uploads.iter().map(|file| (file.id.to_string(), upload_path(&file.filename))).collect()
 }
 
 fn command_timeout(app: &App, request: &MessagesRequest) -> Duration {

@@ -3,7 +3,7 @@
 use crate::{
     App,
     files::{self, MAX_FILE, UPLOAD_OVERHEAD},
-    health, messages,
+    health, messages, models,
     request::{self, Context},
 };
 use axum::{
@@ -21,11 +21,19 @@ pub fn router(app: &Arc<App>) -> Router {
     let api = Router::new()
         // Anthropic surface
         .route("/v1/messages", only(post(messages::create), "POST"))
+        .route("/v1/messages/count_tokens", only(post(messages::count_tokens), "POST"))
+        .route("/v1/models", only(get(models::list), "GET"))
+        // A name may hold slashes.
+        .route("/v1/models/{*id}", only(get(models::retrieve), "GET"))
         .route("/v1/files", only(post(files::upload), "POST").layer(upload_limit))
         .route("/v1/files/{id}", only(get(files::retrieve_metadata), "GET"))
         .route("/v1/files/{id}/content", only(get(files::download), "GET"))
         // Zylon surface
         .route("/api/gpt/v1/messages", only(post(messages::create), "POST"))
+        .route("/api/gpt/v1/messages/count_tokens", only(post(messages::count_tokens), "POST"))
+        .route("/api/gpt/v1/messages/validate", only(post(messages::validate), "POST"))
+        .route("/api/gpt/v1/models", only(get(models::list), "GET"))
+        .route("/api/gpt/v1/models/{*id}", only(get(models::retrieve), "GET"))
         .fallback(request::unknown_route)
         .layer(middleware::from_fn_with_state(Arc::clone(app), request::authenticate));
     Router::new()

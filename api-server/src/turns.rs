@@ -1,9 +1,10 @@
 //! Drives one turn: performs what the turn machine asks for and feeds it what comes of it. Decides nothing itself.
 
-use crate::{commands::Commands, entropy, model, request::new_seed};
+use crate::{commands::Commands, entropy, request::new_seed};
 use engine::{Action, Input, ModelEvent, ModelRequest, ServerCall, ToolOutcome, Turn, TurnEnd, TurnPlan, TurnSource};
-use futures_util::{FutureExt, StreamExt, future::BoxFuture};
+use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream};
 use jiff::{SignedDuration, Timestamp, Unit};
+use providers::{Model, Sampling};
 use std::{
     collections::VecDeque,
     sync::{
@@ -20,7 +21,7 @@ use wire::{ApiError, ErrorType, IdSeed, StreamEvent};
 const TURN_LIMIT: Duration = Duration::from_mins(9);
 /// Events that wait for a slow reader; then the turn waits.
 const EVENTS_AHEAD: usize = 32;
-/// Wait before a failed sampling is tried again.
+/// Wait before a failed sampling is tried again, unless its failure says how long; twice as long before the next.
 const RETRY_AFTER: Duration = Duration::from_millis(250);
 
 /// Ids and times for one turn.
@@ -58,10 +59,25 @@ pub struct Running {
     pub end: tokio::task::JoinHandle<TurnEnd>,
 }
 
+/// Whom a turn asks.
+pub struct Asked {
+    /// The model.
+    pub model: Arc<Model>,
+    /// The client's betas.
+    pub betas: Vec<String>,
+}
+
 /// Starts a turn in a task of its own.
-pub fn start(plan: TurnPlan, commands: Commands, idle_seconds: Arc<AtomicU64>, stop: CancellationToken) -> Running {
+pub fn start(
+    plan: TurnPlan,
+    asked: Asked,
+    commands: Commands,
+    idle_seconds: Arc<AtomicU64>,
+    stop: CancellationToken,
+) -> Running {
     let (sender, events) = mpsc::channel(EVENTS_AHEAD);
     let driver = Driver {
+        asked,
         commands: Arc::new(commands),
         idle_seconds,
         sender,
@@ -69,7 +85,8 @@ pub fn start(plan: TurnPlan, commands: Commands, idle_seconds: Arc<AtomicU64>, s
         deadline: Instant::now() + TURN_LIMIT,
         sampling: None,
         call: None,
-        retry: false,
+        retry_after: None,
+        wait: RETRY_AFTER,
     };
     let span = tracing::Span::current();
     let end = tokio::spawn(tracing::Instrument::instrument(driver.drive(plan), span));
@@ -77,15 +94,18 @@ pub fn start(plan: TurnPlan, commands: Commands, idle_seconds: Arc<AtomicU64>, s
 }
 
 struct Driver {
+    asked: Asked,
     commands: Arc<Commands>,
     idle_seconds: Arc<AtomicU64>,
     sender: mpsc::Sender<StreamEvent>,
     stop: CancellationToken,
     deadline: Instant,
-    sampling: Option<model::Sampling>,
+    sampling: Option<Sampling>,
     call: Option<BoxFuture<'static, (String, ToolOutcome)>>,
-    /// Whether the sampling before this one failed.
-    retry: bool,
+    /// The sampling before this one failed: how long to wait.
+    retry_after: Option<Duration>,
+    /// For the next failure that does not say.
+    wait: Duration,
 }
 
 impl Driver {
@@ -100,7 +120,7 @@ impl Driver {
                             actions.extend(turn.step(Input::ClientGone));
                         }
                     }
-                    Action::Sample(request) => self.sample(&request).await,
+                    Action::Sample(request) => self.sample(&request),
                     Action::Run(call) => self.run(call),
                     Action::CancelModel => self.sampling = None,
                     // Dropping the call ends its processes.
@@ -120,11 +140,18 @@ impl Driver {
         matches!(tokio::time::timeout_at(limit, self.sender.send(event)).await, Ok(Ok(())))
     }
 
-    async fn sample(&mut self, request: &ModelRequest) {
-        if std::mem::take(&mut self.retry) {
-            tokio::time::sleep(RETRY_AFTER).await;
-        }
-        self.sampling = Some(model::sample(request));
+    /// A wait before it is part of the sampling, so that the turn can be stopped meanwhile.
+    fn sample(&mut self, request: &ModelRequest) {
+        let sampling = self.asked.model.sample(request, &self.asked.betas);
+        self.sampling = Some(match self.retry_after.take() {
+            Some(wait) => stream::once(async move {
+                tokio::time::sleep(wait).await;
+                sampling
+            })
+            .flatten()
+            .boxed(),
+            None => sampling,
+        });
     }
 
     fn run(&mut self, call: ServerCall) {
@@ -150,9 +177,14 @@ impl Driver {
             () = tokio::time::sleep_until(self.deadline) => vec![Input::Cancel(too_long())],
             event = async { sampling.as_mut()?.next().await }, if sampling.is_some() => {
                 let event = event.unwrap_or_else(ended_early);
-                if matches!(event, ModelEvent::End { .. } | ModelEvent::Fail(_)) {
-                    self.sampling = None;
-                    self.retry = matches!(event, ModelEvent::Fail(_));
+                match &event {
+                    ModelEvent::End { .. } => self.sampling = None,
+                    ModelEvent::Fail(failure) => {
+                        self.sampling = None;
+                        self.retry_after = Some(failure.error.retry_after.unwrap_or(self.wait));
+                        self.wait *= 2;
+                    }
+                    ModelEvent::Start { .. } | ModelEvent::Open(_) | ModelEvent::Delta(_) | ModelEvent::Close => {}
                 }
                 vec![Input::Model(event)]
             }

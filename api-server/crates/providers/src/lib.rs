@@ -4,8 +4,10 @@
 //! Nothing of an upstream's address, credentials or internals reaches a client.
 
 mod anthropic;
+mod catalog;
 mod failure;
 mod http;
+mod settings;
 mod sse;
 mod upstream;
 
@@ -14,7 +16,9 @@ use std::pin::Pin;
 use engine::ModelEvent;
 use futures_util::Stream;
 
-pub use upstream::{Address, AddressError, Dialect, KeyHeader, Upstream, unknown_model};
+pub use catalog::{Catalog, Model, Models, ModelsError};
+pub use settings::{ModelEntry, SettingsError, UpstreamEntry, UpstreamKind};
+pub use upstream::{Address, AddressError, Dialect, KeyHeader, Upstream};
 
 /// The events of one sampling; dropping it cancels the sampling.
 pub type Sampling = Pin<Box<dyn Stream<Item = ModelEvent> + Send>>;

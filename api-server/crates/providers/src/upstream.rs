@@ -6,7 +6,7 @@ use std::time::Duration;
 use engine::{ModelRequest, demo};
 use futures_util::{StreamExt, stream};
 use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
-use wire::{ApiError, ErrorType};
+use wire::ApiError;
 
 use crate::Sampling;
 use crate::anthropic;
@@ -26,11 +26,13 @@ pub enum Dialect {
 }
 
 /// Which header carries the key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
 pub enum KeyHeader {
     /// `x-api-key: <key>`
+    #[serde(rename = "x-api-key")]
     XApiKey,
     /// `authorization: Bearer <key>`
+    #[serde(rename = "bearer")]
     Bearer,
 }
 
@@ -204,12 +206,6 @@ fn secrets(address: &Address, base: &str) -> Vec<String> {
         values.chain(address.key.clone()).chain([base.to_owned()]).chain(authority).filter(|s| s.len() > 3).collect();
     secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
     secrets
-}
-
-/// For a request that names no model of this server.
-pub fn unknown_model(name: &str) -> ApiError {
-    let name: String = name.chars().take(100).collect();
-    ApiError::new(ErrorType::NotFound, format!("model: {name}"))
 }
 
 #[cfg(test)]

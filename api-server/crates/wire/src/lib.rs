@@ -7,6 +7,7 @@ pub mod block;
 pub mod error;
 pub mod file;
 pub mod id;
+mod model;
 pub mod request;
 pub mod response;
 pub mod stream;
@@ -18,6 +19,7 @@ pub use block::{BashOutputFile, BashResult, Caller, ContentBlock, EditorResult, 
 pub use error::{ApiError, ErrorType};
 pub use file::{DeletedFile, FileMetadata, FileScope};
 pub use id::IdSeed;
+pub use model::{ModelCapabilities, ModelInfo};
 pub use request::{Block, InputMessage, MessagesRequest, Role, Rules};
 pub use response::{ContainerInfo, InteractionStopReason, Message, ServerToolUsage, StopReason, Usage};
 pub use stream::{Delta, MessageDelta, StreamEvent};
