@@ -34,6 +34,15 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- .Values.auth.existingSecret | default (printf "%s-api-keys" (include "codeexec.fullname" .)) -}}
 {{- end -}}
 
+{{/* The models file in the API server's container; empty where there is none. */}}
+{{- define "codeexec.modelsFile" -}}
+{{- if .Values.models.list -}}
+/etc/codeexec/models/models.yaml
+{{- else if .Values.models.existingSecret -}}
+/etc/codeexec/upstreams/models.yaml
+{{- end -}}
+{{- end -}}
+
 {{- define "codeexec.filesClaim" -}}
 {{- .Values.apiServer.storage.existingClaim | default (printf "%s-files" (include "codeexec.fullname" .)) -}}
 {{- end -}}

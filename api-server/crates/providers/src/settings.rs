@@ -289,6 +289,8 @@ mod tests {
         assert_eq!(info.created_at.to_string(), "2026-10-01T00:00:00Z");
         assert!(info.capabilities.image_input && info.capabilities.code_execution && !info.capabilities.pdf_input);
         assert_eq!(entries[1].info().created_at, Timestamp::UNIX_EPOCH);
+        let json = r#"[{"name":"a","createdAt":"2026-10-01T00:00:00Z","upstream":{"type":"demo"},"capabilities":{"maxTokens":2000000}}]"#;
+        assert_eq!(parse(json).unwrap()[0].info().max_tokens, Some(2_000_000));
     }
 
     #[test]
