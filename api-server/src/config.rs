@@ -37,11 +37,12 @@ pub struct Config {
     #[arg(long, env = "CODEEXEC_MODELS_FILE")]
     pub models_file: Option<PathBuf>,
 
-    /// Where the one model is asked: `demo` is built in, `anthropic` a server of the Messages API.
+    /// Where the one model is asked: `demo` is built in, `anthropic` a server of the Messages API, `openai` one of chat
+    /// completions.
     #[arg(long, env = "CODEEXEC_PROVIDER", value_enum, default_value_t = ProviderKind::Demo)]
     pub provider: ProviderKind,
 
-    /// Address of that server, such as `https://api.anthropic.com`.
+    /// Address of that server, such as `https://api.anthropic.com` or `http://vllm:8000/v1`.
     #[arg(long, env = "CODEEXEC_PROVIDER_URL")]
     pub provider_url: Option<String>,
 
@@ -98,6 +99,9 @@ pub enum ProviderKind {
     Demo,
     /// A server of the Messages API.
     Anthropic,
+    /// A server of chat completions.
+    #[value(name = "openai")]
+    OpenAi,
 }
 
 /// Who may call.

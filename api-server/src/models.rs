@@ -37,11 +37,12 @@ pub fn configured(config: &Config) -> anyhow::Result<Models> {
             let kind = match kind {
                 ProviderKind::Demo => UpstreamKind::Demo,
                 ProviderKind::Anthropic => UpstreamKind::Anthropic,
+                ProviderKind::OpenAi => UpstreamKind::OpenAi,
             };
             let name = match (&config.model, kind) {
                 (Some(name), _) => name,
                 (None, UpstreamKind::Demo) => DEMO,
-                (None, UpstreamKind::Anthropic) => {
+                (None, UpstreamKind::Anthropic | UpstreamKind::OpenAi) => {
                     bail!("--provider needs --model as well: the name by which the upstream knows its model")
                 }
             };

@@ -87,7 +87,9 @@ def stream(*sent, then=None):
         handler.send_header("transfer-encoding", "chunked")
         handler.end_headers()
         for event in sent:
-            frame = f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
+            name = f"event: {event['type']}\n" if "type" in event else ""
+            data = event if isinstance(event, str) else json.dumps(event)
+            frame = f"{name}data: {data}\n\n".encode()
             handler.wfile.write(b"%x\r\n%s\r\n" % (len(frame), frame))
         handler.wfile.flush()
         if then is None:
@@ -155,6 +157,8 @@ def models(upstream, key, tmp_path_factory):
 - name: org/small
   upstream: {{type: anthropic, baseUrl: "{upstream.url}/v1", apiKeyEnv: UPSTREAM_KEY, keyHeader: bearer}}
   capabilities: {{codeExecution: false}}
+- name: chat
+  upstream: {{type: openai, baseUrl: "{upstream.url}/v1", model: real-chat, apiKeyEnv: UPSTREAM_KEY}}
 - name: demo
   upstream: {{type: demo}}
 """
@@ -311,11 +315,86 @@ def test_a_client_that_goes_away_ends_the_sampling(models, upstream):
     assert ended.wait(60), "the upstream is still read"
 
 
+def chunk(finish=None, **delta):
+    return {"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
+
+
+def chat_call(index, arguments, **first):
+    return chunk(tool_calls=[{"index": index, "function": {"arguments": arguments} | ({"name": first["name"]} if first else {})} | ({"id": first["id"], "type": "function"} if first else {})])
+
+
+def chat(*chunks):
+    return stream(*chunks, {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 5}}, "[DONE]")
+
+
+def test_a_chat_runs_tools_too(models, upstream):
+    weather = {"name": "get_weather", "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}}}
+    loop = [
+        chat(
+            chunk(role="assistant", reasoning_content="Let me "), chunk(reasoning_content="see."), chunk(content="I look."),
+            chat_call(0, "", id="call_a", name="bash_code_execution"), chat_call(1, '{"command": "ech', id="call_b", name="bash_code_execution"),
+            chat_call(0, '{"command": "echo $((6 * 7))"}'), chat_call(1, 'o two"}'), chunk("tool_calls"),
+        ),
+        chat(chunk(content="It is "), chunk(content="42."), chunk("stop")),
+    ]
+    for streamed in (False, True):
+        upstream.script(*loop)
+        fields = {"model": "chat", "max_tokens": 1000, "tools": [CE25, weather], "system": "Be brief.", "messages": [{"role": "user", "content": "6 * 7?"}]}
+        if streamed:
+            with models.sdk().messages.stream(**fields) as it:
+                message = it.get_final_message()
+        else:
+            message = models.sdk().messages.create(**fields)
+        results = ["bash_code_execution_tool_result"] * 2
+        assert [block.type for block in message.content] == ["thinking", "text", "server_tool_use", "server_tool_use", *results, "text"]
+        assert message.content[0].thinking == "Let me see." and message.content[6].text == "It is 42."
+        assert [block.content.stdout for block in message.content if block.type in results] == ["42\n", "two\n"]
+        assert (message.usage.input_tokens, message.usage.output_tokens, message.stop_reason) == (14, 10, "end_turn")
+        first, second = (asked.body for asked in upstream.asked)
+        assert upstream.asked[0].path == "/v1/chat/completions" and first["model"] == "real-chat" and first["max_tokens"] == 1000
+        assert first["messages"] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "6 * 7?"}]
+        assert [tool["function"]["name"] for tool in first["tools"]] == ["bash_code_execution", "text_editor_code_execution", "get_weather"]
+        said, *answers = second["messages"][2:]
+        assert said["content"] == "I look." and [call["id"] for call in said["tool_calls"]] == [answer["tool_call_id"] for answer in answers]
+        assert "42" in answers[0]["content"] and "two" in answers[1]["content"] and {answer["role"] for answer in answers} == {"tool"}
+
+
+def test_a_chats_broken_call_is_corrected_unseen_and_its_client_tool_handed_over(models, upstream):
+    upstream.script(
+        chat(chat_call(0, '{"command": ', id="call_a", name="bash_code_execution"), chunk("tool_calls")),
+        chat(chat_call(0, '{"city": "Rome"}', id="call_b", name="get_weather"), chunk("tool_calls")),
+        chat(chunk(content="Sunny."), chunk("stop")),
+    )
+    weather = {"name": "get_weather", "input_schema": {"type": "object"}}
+    answer = ask(models, model="chat", tools=[CE25, weather]).json()
+    (call,) = answer["content"]
+    assert (answer["stop_reason"], call["type"], call["id"], call["input"]) == ("tool_use", "tool_use", "call_b", {"city": "Rome"})
+    assert "not valid JSON" in upstream.asked[1].body["messages"][-1]["content"]
+    result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "call_b", "content": "sun"}]}
+    history = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": answer["content"]}, result]
+    assert ask(models, model="chat", tools=[CE25, weather], messages=history).json()["content"][0]["text"] == "Sunny."
+    assert upstream.asked[2].body["messages"][-1] == {"role": "tool", "tool_call_id": "call_b", "content": "sun"}
+
+
+def test_what_a_chat_cannot_say_is_refused_and_its_errors_are_told(models, upstream, key):
+    upstream.script()
+    typed = {"type": "bash_20250124", "name": "bash"}
+    refused = ask(models, model="chat", tools=[typed])
+    assert refused.status_code == 400 and refused.json()["error"]["message"].startswith("tools.0.type: ")
+    assert models.post("/v1/messages/count_tokens", {"model": "chat", "messages": [{"role": "user", "content": "hi " * 400}]}).json()["input_tokens"] > 250
+    assert not upstream.asked
+    upstream.script(status(400, {"error": {"message": f"too long; key {key}", "type": "invalid_request_error", "code": "context_length_exceeded"}}))
+    told = ask(models, model="chat")
+    assert told.status_code == 400 and "too long" in told.text and key not in told.text
+    upstream.script(stream(chunk(content="Well")), stream(chunk(content="Well"), {"error": {"message": "x", "code": 503}}))
+    assert [ask(models, model="chat").json()["error"]["type"] for _ in range(2)] == ["api_error", "overloaded_error"]
+
+
 @pytest.mark.parametrize("surface", PREFIX)
 def test_models_are_listed_and_shown(models, surface):
     path = PREFIX[surface] + "/models"
     page = models.get(path).json()
-    assert [model["id"] for model in page["data"]] == ["big-model", "org/small", "demo"]
+    assert [model["id"] for model in page["data"]] == ["big-model", "org/small", "chat", "demo"]
     assert (page["has_more"], page["first_id"], page["last_id"]) == (False, "big-model", "demo")
     one = models.get(path, params={"limit": 1, "after_id": "big-model"}).json()
     assert ([model["id"] for model in one["data"]], one["has_more"]) == (["org/small"], True)
@@ -332,7 +411,7 @@ def test_models_are_listed_and_shown(models, surface):
 
 def test_the_sdk_walks_the_models(models):
     client = models.sdk()
-    assert [model.id for model in client.models.list(limit=1)] == ["big-model", "org/small", "demo"]
+    assert [model.id for model in client.models.list(limit=1)] == ["big-model", "org/small", "chat", "demo"]
     model = client.models.retrieve("big")
     ModelInfo.model_validate(model.to_dict(mode="json"), strict=False)
     assert model.capabilities.server_tools.code_execution.supported and model.capabilities.thinking.types.enabled.supported

@@ -138,6 +138,7 @@ fn upstream(entry: &ModelEntry) -> Result<Upstream, ModelsError> {
     let dialect = match entry.upstream.kind {
         UpstreamKind::Demo => return Ok(Upstream::demo()),
         UpstreamKind::Anthropic => Dialect::Anthropic,
+        UpstreamKind::OpenAi => Dialect::OpenAi,
     };
     let address = Address {
         dialect,
@@ -145,6 +146,7 @@ fn upstream(entry: &ModelEntry) -> Result<Upstream, ModelsError> {
         model: entry.upstream.model.clone().unwrap_or_else(|| entry.name.clone()),
         key: key(&entry.upstream).map_err(|reason| ModelsError::Key { model: entry.name.clone(), reason })?,
         key_header: entry.upstream.key_header,
+        max_tokens_field: entry.upstream.max_tokens_field.unwrap_or_default(),
         headers: entry.upstream.headers.clone().into_iter().collect(),
     };
     Upstream::http(&address).map_err(|source| ModelsError::Address { model: entry.name.clone(), source })

@@ -5,8 +5,10 @@
 
 mod anthropic;
 mod catalog;
+mod estimate;
 mod failure;
 mod http;
+mod openai;
 mod settings;
 mod sse;
 mod upstream;
@@ -18,7 +20,7 @@ use futures_util::Stream;
 
 pub use catalog::{Catalog, Model, Models, ModelsError};
 pub use settings::{ModelEntry, SettingsError, UpstreamEntry, UpstreamKind};
-pub use upstream::{Address, AddressError, Dialect, KeyHeader, Upstream};
+pub use upstream::{Address, AddressError, Dialect, KeyHeader, MaxTokensField, Upstream};
 
 /// The events of one sampling; dropping it cancels the sampling.
 pub type Sampling = Pin<Box<dyn Stream<Item = ModelEvent> + Send>>;

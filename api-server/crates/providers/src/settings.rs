@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use wire::{ModelCapabilities, ModelInfo};
 
-use crate::upstream::KeyHeader;
+use crate::upstream::{KeyHeader, MaxTokensField};
 
 /// Longest name or alias, in characters.
 const MAX_NAME: usize = 200;
@@ -55,6 +55,8 @@ pub struct UpstreamEntry {
     pub api_key_env: Option<String>,
     /// Where the key goes; without it, where the kind has it.
     pub key_header: Option<KeyHeader>,
+    /// What a chat's limit is called; `max_tokens` without it.
+    pub max_tokens_field: Option<MaxTokensField>,
     /// Further headers of every request.
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
@@ -68,6 +70,8 @@ pub enum UpstreamKind {
     Demo,
     /// The Messages API.
     Anthropic,
+    /// Chat completions.
+    OpenAi,
 }
 
 /// What a model can do.
@@ -188,13 +192,19 @@ impl UpstreamEntry {
             UpstreamKind::Anthropic if self.base_url.is_none() => {
                 Some("lacks `baseUrl`, such as https://api.anthropic.com")
             }
-            UpstreamKind::Anthropic if self.api_key_file.is_some() && self.api_key_env.is_some() => {
+            UpstreamKind::OpenAi if self.base_url.is_none() => Some("lacks `baseUrl`, such as http://vllm:8000/v1"),
+            UpstreamKind::Demo | UpstreamKind::Anthropic if self.max_tokens_field.is_some() => {
+                Some("has `maxTokensField`, which only the type `openai` reads; leave it out")
+            }
+            UpstreamKind::Anthropic | UpstreamKind::OpenAi
+                if self.api_key_file.is_some() && self.api_key_env.is_some() =>
+            {
                 Some("has both `apiKeyFile` and `apiKeyEnv`; keep one")
             }
-            UpstreamKind::Anthropic if self.key_header.is_some() && !has_key => {
+            UpstreamKind::Anthropic | UpstreamKind::OpenAi if self.key_header.is_some() && !has_key => {
                 Some("has `keyHeader` but no key; add `apiKeyFile` or `apiKeyEnv`")
             }
-            UpstreamKind::Demo | UpstreamKind::Anthropic => None,
+            UpstreamKind::Demo | UpstreamKind::Anthropic | UpstreamKind::OpenAi => None,
         }
     }
 }
@@ -250,6 +260,7 @@ impl UpstreamEntry {
             api_key_file: None,
             api_key_env: None,
             key_header: None,
+            max_tokens_field: None,
             headers: BTreeMap::new(),
         }
     }
@@ -323,6 +334,12 @@ mod tests {
             ("no address", "- {name: a, upstream: {type: anthropic}}".to_owned(), "lacks `baseUrl`"),
             ("a demo with an address", "- {name: a, upstream: {type: demo, baseUrl: x}}".to_owned(), "demo model"),
             ("two keys", format!("- {{name: a, upstream: {{{http}, apiKeyFile: f, apiKeyEnv: E}}}}"), "keep one"),
+            ("no address of a chat", "- {name: a, upstream: {type: openai}}".to_owned(), "lacks `baseUrl`"),
+            (
+                "a chat's setting",
+                format!("- {{name: a, upstream: {{{http}, maxTokensField: max_tokens}}}}"),
+                "leave it out",
+            ),
             ("a place for no key", format!("- {{name: a, upstream: {{{http}, keyHeader: bearer}}}}"), "no key"),
         ];
         for (name, text, words) in rows {

@@ -3,15 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::{ModelRequest, demo};
+use engine::{ModelEvent, ModelFailure, ModelRequest, demo};
 use futures_util::{StreamExt, stream};
 use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use wire::ApiError;
 
-use crate::Sampling;
-use crate::anthropic;
 use crate::failure::Fault;
 use crate::http::Http;
+use crate::{Sampling, anthropic, estimate, openai};
 
 /// The version that is spoken with upstreams: its streams are those of every later one, and it takes sampling parameters.
 const VERSION: HeaderValue = HeaderValue::from_static("2023-06-01");
@@ -23,6 +22,8 @@ const BETA_HEADER: HeaderName = HeaderName::from_static("anthropic-beta");
 pub enum Dialect {
     /// The Messages API.
     Anthropic,
+    /// Chat completions.
+    OpenAi,
 }
 
 /// Which header carries the key.
@@ -34,6 +35,27 @@ pub enum KeyHeader {
     /// `authorization: Bearer <key>`
     #[serde(rename = "bearer")]
     Bearer,
+}
+
+/// What a chat's limit is called: servers know one name or the other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MaxTokensField {
+    /// `max_tokens`
+    #[default]
+    MaxTokens,
+    /// `max_completion_tokens`
+    MaxCompletionTokens,
+}
+
+impl MaxTokensField {
+    /// The name on the wire.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::MaxTokens => "max_tokens",
+            Self::MaxCompletionTokens => "max_completion_tokens",
+        }
+    }
 }
 
 /// Where an upstream is, and what goes with every request.
@@ -49,6 +71,8 @@ pub struct Address {
     pub key: Option<String>,
     /// Where the credential goes; `None`: where the dialect has it.
     pub key_header: Option<KeyHeader>,
+    /// What a chat's limit is called; of no meaning for the Messages API.
+    pub max_tokens_field: MaxTokensField,
     /// Further headers, name and value.
     pub headers: Vec<(String, String)>,
 }
@@ -77,7 +101,7 @@ pub struct Upstream(Kind);
 #[derive(Clone)]
 enum Kind {
     Demo,
-    Http { http: Arc<Http>, dialect: Dialect, url: String, model: String },
+    Http { http: Arc<Http>, dialect: Dialect, url: String, model: String, max_tokens_field: MaxTokensField },
 }
 
 impl Upstream {
@@ -95,20 +119,36 @@ impl Upstream {
         let base = base(address)?;
         let url = match address.dialect {
             Dialect::Anthropic => format!("{}/v1", base.trim_end_matches("/v1")),
+            // Here the version is part of the address; an address alone means the usual one.
+            Dialect::OpenAi if base.matches('/').count() == 2 => format!("{base}/v1"),
+            Dialect::OpenAi => base.clone(),
         };
         let http = Http::new(headers(address)?, secrets(address, &base), address.model.clone());
         let http = Arc::new(http.map_err(AddressError::Client)?);
-        Ok(Self(Kind::Http { http, dialect: address.dialect, url, model: address.model.clone() }))
+        let (dialect, model) = (address.dialect, address.model.clone());
+        Ok(Self(Kind::Http { http, dialect, url, model, max_tokens_field: address.max_tokens_field }))
     }
 
     /// Asks for one sampling. `betas` are the client's.
     pub fn sample(&self, request: &ModelRequest, betas: &[String]) -> Sampling {
         match &self.0 {
             Kind::Demo => demo_steps(request),
-            Kind::Http { http, dialect: Dialect::Anthropic, url, model } => {
+            Kind::Http { http, dialect: Dialect::Anthropic, url, model, .. } => {
                 let body = anthropic::body(request, model);
                 let reader = anthropic::Stream::default();
                 Arc::clone(http).stream(&format!("{url}/messages"), &body, beta_header(betas), reader)
+            }
+            Kind::Http { http, dialect: Dialect::OpenAi, url, model, max_tokens_field } => {
+                match openai::body(request, model, *max_tokens_field) {
+                    Ok(body) => {
+                        let reader = openai::Stream::default();
+                        Arc::clone(http).stream(&format!("{url}/chat/completions"), &body, None, reader)
+                    }
+                    Err(error) => {
+                        let failure = ModelFailure { error, retryable: false };
+                        stream::iter([ModelEvent::Fail(failure)]).boxed()
+                    }
+                }
             }
         }
     }
@@ -119,15 +159,15 @@ impl Upstream {
     /// What the client is told.
     pub async fn count_tokens(&self, request: &ModelRequest, betas: &[String]) -> Result<u64, ApiError> {
         match &self.0 {
-            Kind::Demo => Ok(demo::count_tokens(request)),
-            Kind::Http { http, dialect: Dialect::Anthropic, url, model } => {
+            Kind::Demo | Kind::Http { dialect: Dialect::OpenAi, .. } => Ok(estimate::tokens(request)),
+            Kind::Http { http, dialect: Dialect::Anthropic, url, model, .. } => {
                 let body = anthropic::count_body(request, model);
                 match http.whole(&format!("{url}/messages/count_tokens"), &body, beta_header(betas)).await {
                     Ok(answer) => answer["input_tokens"]
                         .as_u64()
                         .ok_or_else(|| http.failure(&Fault::Malformed("the count is no number")).error),
                     // Many servers of this dialect have no such route.
-                    Err(Fault::Answer { status: 404 | 405 | 501, .. }) => Ok(demo::count_tokens(request)),
+                    Err(Fault::Answer { status: 404 | 405 | 501, .. }) => Ok(estimate::tokens(request)),
                     Err(fault) => Err(http.failure(&fault).error),
                 }
             }
@@ -169,11 +209,15 @@ fn base(address: &Address) -> Result<String, AddressError> {
 fn headers(address: &Address) -> Result<HeaderMap, AddressError> {
     let mut headers = HeaderMap::new();
     match address.dialect {
-        Dialect::Anthropic => headers.insert(VERSION_HEADER, VERSION),
-    };
+        Dialect::Anthropic => {
+            headers.insert(VERSION_HEADER, VERSION);
+        }
+        Dialect::OpenAi => {}
+    }
     if let Some(key) = &address.key {
         let usual = match address.dialect {
             Dialect::Anthropic => KeyHeader::XApiKey,
+            Dialect::OpenAi => KeyHeader::Bearer,
         };
         let (name, value) = match address.key_header.unwrap_or(usual) {
             KeyHeader::XApiKey => (HeaderName::from_static("x-api-key"), key.clone()),
@@ -219,6 +263,7 @@ mod tests {
             model: "m".into(),
             key: None,
             key_header: None,
+            max_tokens_field: MaxTokensField::default(),
             headers: Vec::new(),
         }
     }
@@ -232,6 +277,15 @@ mod tests {
             ("http://127.0.0.1:8000/proxy", "http://127.0.0.1:8000/proxy/v1"),
         ] {
             let Upstream(Kind::Http { url: made, .. }) = Upstream::http(&address(given)).unwrap() else { panic!() };
+            assert_eq!(made, url, "{given}");
+        }
+        for (given, url) in [
+            ("https://api.example", "https://api.example/v1"),
+            ("https://api.example/v1/", "https://api.example/v1"),
+            ("http://127.0.0.1:8000/openai/v2", "http://127.0.0.1:8000/openai/v2"),
+        ] {
+            let chat = Address { dialect: Dialect::OpenAi, ..address(given) };
+            let Upstream(Kind::Http { url: made, .. }) = Upstream::http(&chat).unwrap() else { panic!() };
             assert_eq!(made, url, "{given}");
         }
         for wrong in [

@@ -12,7 +12,7 @@ use serde_json::json;
 use wire::{ErrorType, Role};
 
 use super::*;
-use crate::{Address, Dialect, KeyHeader, Upstream};
+use crate::{Address, Dialect, KeyHeader, MaxTokensField, Upstream};
 
 const KEY: &str = "sk-upstream-secret";
 /// No proof of speed: a machine may be busy.
@@ -112,6 +112,7 @@ impl Server {
             model: "real-model".into(),
             key: Some(KEY.into()),
             key_header: None,
+            max_tokens_field: MaxTokensField::default(),
             headers: vec![("x-team".into(), "blue".into())],
         })
         .unwrap()
@@ -358,10 +359,54 @@ async fn the_key_may_go_as_a_bearer_token() {
         model: "m".into(),
         key: Some(KEY.into()),
         key_header: Some(KeyHeader::Bearer),
+        max_tokens_field: MaxTokensField::default(),
         headers: Vec::new(),
     };
     all(Upstream::http(&address).unwrap().sample(&request(), &[])).await;
     let asked = server.asked();
     assert_eq!(asked[0].headers["authorization"], format!("Bearer {KEY}"));
     assert!(!asked[0].headers.contains_key("x-api-key"));
+}
+
+#[tokio::test]
+async fn a_chat_is_asked_and_read_in_its_own_dialect() {
+    let chunk = |delta: Value, reason: Option<&str>| {
+        format!("data: {}\n\n", json!({ "choices": [{ "index": 0, "delta": delta, "finish_reason": reason }] }))
+    };
+    let usage = json!({ "choices": [], "usage": { "prompt_tokens": 9, "completion_tokens": 2 } });
+    let text = [
+        chunk(json!({ "role": "assistant", "content": "Hel" }), None),
+        chunk(json!({ "content": "lo" }), None),
+        chunk(json!({}), Some("stop")),
+        format!("data: {usage}\n\ndata: [DONE]\n\n"),
+    ];
+    let server = Server::start(vec![reply(200, text.map(Part::Bytes).to_vec())]).await;
+    let address = Address {
+        dialect: Dialect::OpenAi,
+        base_url: server.base_url.clone(),
+        model: "real-model".into(),
+        key: Some(KEY.into()),
+        key_header: None,
+        max_tokens_field: MaxTokensField::MaxCompletionTokens,
+        headers: Vec::new(),
+    };
+    let upstream = Upstream::http(&address).unwrap();
+    let said = all(upstream.sample(&request(), &["interleaved-thinking-2025-05-14".to_owned()])).await;
+    assert_eq!(said.len(), 6, "{said:?}");
+    let Some(ModelEvent::End { usage, .. }) = said.last() else { panic!("no end: {said:?}") };
+    assert_eq!((usage.input_tokens, usage.output_tokens), (9, 2));
+
+    let picture = json!({ "type": "image", "source": { "type": "file", "file_id": "file_x" } });
+    let unsayable =
+        ModelRequest { messages: vec![ModelMessage { role: Role::User, content: vec![picture] }], ..request() };
+    let said = all(upstream.sample(&unsayable, &[])).await;
+    assert_eq!((failure(&said).error.status(), failure(&said).retryable), (400, false));
+
+    let asked = server.asked();
+    assert_eq!((asked.len(), asked[0].path.as_str()), (1, "/v1/chat/completions"));
+    assert_eq!(asked[0].headers["authorization"], format!("Bearer {KEY}"));
+    for absent in ["x-api-key", "anthropic-version", "anthropic-beta"] {
+        assert!(!asked[0].headers.contains_key(absent), "{absent}");
+    }
+    assert_eq!((&asked[0].body["model"], &asked[0].body["max_completion_tokens"]), (&json!("real-model"), &json!(64)));
 }
