@@ -2,7 +2,7 @@
 
 use engine::{BlockDelta, ModelEvent, ModelRequest, OpenBlock};
 use serde_json::Value;
-use wire::{StopReason, Usage};
+use wire::{CacheCreation, OutputTokensDetails, StopReason, Usage};
 
 use crate::failure::{Fault, message_of, status_of_type};
 use crate::http::Reader;
@@ -80,11 +80,12 @@ impl Reader for Stream {
             "message_delta" => {
                 take_usage(&mut self.usage, &event["usage"]);
                 let delta = &event["delta"];
-                // A reason that is not known yet is an end like any other.
-                self.stop =
-                    delta["stop_reason"].as_str().map(|name| StopReason::parse(name).unwrap_or(StopReason::EndTurn));
-                self.stop_sequence = delta["stop_sequence"].as_str().map(str::to_owned);
-                self.stop_details = Some(&delta["stop_details"]).filter(|details| !details.is_null()).cloned();
+                if let Some(reason) = delta["stop_reason"].as_str() {
+                    // One that is not known yet is an end like any other.
+                    self.stop = Some(StopReason::parse(reason).unwrap_or(StopReason::EndTurn));
+                    self.stop_sequence = delta["stop_sequence"].as_str().map(str::to_owned);
+                    self.stop_details = Some(&delta["stop_details"]).filter(|details| !details.is_null()).cloned();
+                }
                 Vec::new()
             }
             "message_stop" => vec![ModelEvent::End {
@@ -158,6 +159,17 @@ fn take_usage(usage: &mut Usage, said: &Value) {
         (&mut usage.output_tokens, "output_tokens"),
     ] {
         *field = said[name].as_u64().unwrap_or(*field);
+    }
+    let written = &said["cache_creation"];
+    if written.is_object() {
+        let tokens = |name: &str| written[name].as_u64().unwrap_or(0);
+        usage.cache_creation = Some(CacheCreation {
+            ephemeral_5m_input_tokens: tokens("ephemeral_5m_input_tokens"),
+            ephemeral_1h_input_tokens: tokens("ephemeral_1h_input_tokens"),
+        });
+    }
+    if let Some(thinking_tokens) = said["output_tokens_details"]["thinking_tokens"].as_u64() {
+        usage.output_tokens_details = Some(OutputTokensDetails { thinking_tokens });
     }
 }
 

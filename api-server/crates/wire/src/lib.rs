@@ -21,7 +21,10 @@ pub use file::{DeletedFile, FileMetadata, FileScope};
 pub use id::IdSeed;
 pub use model::{ModelCapabilities, ModelInfo};
 pub use request::{Block, InputMessage, MessagesRequest, Role, Rules};
-pub use response::{ContainerInfo, InteractionStopReason, Message, ServerToolUsage, StopReason, Usage};
+pub use response::{
+    CacheCreation, ContainerInfo, InteractionStopReason, Message, OutputTokensDetails, ServerToolUsage, StopReason,
+    Usage,
+};
 pub use stream::{Delta, MessageDelta, StreamEvent};
 pub use surface::{ApiVersion, Surface};
 pub use tool::{ClientTool, CodeTool, CodeToolVersion, SUPPORTED_SERVER_TOOLS, Tool};

@@ -89,6 +89,12 @@ pub struct Usage {
     pub cache_read_input_tokens: u64,
     /// Tokens written, summed over samplings.
     pub output_tokens: u64,
+    /// How those written into the prompt cache split up, where the upstream says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache_creation: Option<CacheCreation>,
+    /// What those written were for, where the upstream says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_tokens_details: Option<OutputTokensDetails>,
     /// Calls that this server ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_tool_use: Option<ServerToolUsage>,
@@ -102,7 +108,36 @@ impl Usage {
             self.cache_creation_input_tokens.saturating_add(other.cache_creation_input_tokens);
         self.cache_read_input_tokens = self.cache_read_input_tokens.saturating_add(other.cache_read_input_tokens);
         self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);
+        if let Some(other) = other.cache_creation {
+            let sum = self.cache_creation.get_or_insert_default();
+            for (sum, more) in [
+                (&mut sum.ephemeral_5m_input_tokens, other.ephemeral_5m_input_tokens),
+                (&mut sum.ephemeral_1h_input_tokens, other.ephemeral_1h_input_tokens),
+            ] {
+                *sum = sum.saturating_add(more);
+            }
+        }
+        if let Some(other) = other.output_tokens_details {
+            let sum = &mut self.output_tokens_details.get_or_insert_default().thinking_tokens;
+            *sum = sum.saturating_add(other.thinking_tokens);
+        }
     }
+}
+
+/// `usage.cache_creation`: tokens by how long the cache keeps them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CacheCreation {
+    /// For five minutes.
+    pub ephemeral_5m_input_tokens: u64,
+    /// For an hour.
+    pub ephemeral_1h_input_tokens: u64,
+}
+
+/// `usage.output_tokens_details`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct OutputTokensDetails {
+    /// Written while thinking.
+    pub thinking_tokens: u64,
 }
 
 /// `usage.server_tool_use`. The SDKs require the first two.

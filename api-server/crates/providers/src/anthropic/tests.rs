@@ -115,6 +115,30 @@ fn the_end_tells_why() {
 }
 
 #[test]
+fn numbers_come_in_parts_and_a_later_one_counts() {
+    let message = |usage: Value| json!({ "type": "message_start", "message": { "usage": usage } });
+    let delta = |delta: Value, usage: Value| json!({ "type": "message_delta", "delta": delta, "usage": usage });
+    let events = [
+        message(json!({ "input_tokens": 9, "cache_creation_input_tokens": 5, "output_tokens": 1,
+            "cache_creation": { "ephemeral_5m_input_tokens": 2, "ephemeral_1h_input_tokens": 3 } })),
+        delta(json!({ "stop_reason": "max_tokens" }), json!({ "output_tokens": 20, "cache_creation": null })),
+        delta(json!({}), json!({ "output_tokens": 30, "output_tokens_details": { "thinking_tokens": 8 } })),
+        json!({ "type": "message_stop" }),
+    ];
+    let Some(ModelEvent::End { stop, usage, .. }) = read(&events).unwrap().pop() else { panic!("no end") };
+    assert_eq!(stop, StopReason::MaxTokens);
+    let expected = Usage {
+        input_tokens: 9,
+        cache_creation_input_tokens: 5,
+        output_tokens: 30,
+        cache_creation: Some(CacheCreation { ephemeral_5m_input_tokens: 2, ephemeral_1h_input_tokens: 3 }),
+        output_tokens_details: Some(OutputTokensDetails { thinking_tokens: 8 }),
+        ..Usage::default()
+    };
+    assert_eq!(usage, expected);
+}
+
+#[test]
 fn what_is_not_of_the_dialect_is_a_fault() {
     let rows = [
         (

@@ -2,7 +2,7 @@
 
 use engine::{BlockDelta, ModelEvent, OpenBlock};
 use serde_json::Value;
-use wire::{StopReason, Usage};
+use wire::{OutputTokensDetails, StopReason, Usage};
 
 use crate::failure::{Fault, message_of};
 use crate::http::Reader;
@@ -215,6 +215,9 @@ impl Stream {
             input_tokens: prompt - cached,
             cache_read_input_tokens: cached,
             output_tokens: usage["completion_tokens"].as_u64().unwrap_or(0),
+            output_tokens_details: usage["completion_tokens_details"]["reasoning_tokens"]
+                .as_u64()
+                .map(|thinking_tokens| OutputTokensDetails { thinking_tokens }),
             ..Usage::default()
         };
     }

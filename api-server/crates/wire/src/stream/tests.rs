@@ -2,7 +2,8 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    BashOutputFile, BashResult, Caller, ErrorDetail, ErrorType, Message, ServerToolUsage, ToolErrorCode, Usage,
+    BashOutputFile, BashResult, CacheCreation, Caller, ErrorDetail, ErrorType, Message, OutputTokensDetails,
+    ServerToolUsage, ToolErrorCode, Usage,
 };
 
 /// The answer that the contract shows.
@@ -123,6 +124,25 @@ fn every_event_names_itself_twice_and_ends_with_a_blank_line() {
         assert_eq!(data["type"], event.name());
         assert_eq!(lines.collect::<Vec<_>>(), ["", ""], "one line of data, then a blank one");
     }
+}
+
+#[test]
+fn tokens_add_up_and_what_nobody_told_is_not_there() {
+    let cache_creation = Some(CacheCreation { ephemeral_5m_input_tokens: 1, ephemeral_1h_input_tokens: 2 });
+    let output_tokens_details = Some(OutputTokensDetails { thinking_tokens: 3 });
+    let told = Usage { output_tokens: 5, cache_creation, output_tokens_details, ..Usage::default() };
+    let mut sum = Usage::default();
+    sum.add_tokens(&Usage { output_tokens: 1, ..Usage::default() });
+    assert_eq!(
+        json!(sum).to_string(),
+        r#"{"input_tokens":0,"cache_creation_input_tokens":0,"cache_read_input_tokens":0,"output_tokens":1}"#
+    );
+    sum.add_tokens(&told);
+    sum.add_tokens(&told);
+    assert_eq!(
+        json!(sum).to_string(),
+        r#"{"input_tokens":0,"cache_creation_input_tokens":0,"cache_read_input_tokens":0,"output_tokens":11,"cache_creation":{"ephemeral_5m_input_tokens":2,"ephemeral_1h_input_tokens":4},"output_tokens_details":{"thinking_tokens":6}}"#
+    );
 }
 
 #[test]

@@ -154,10 +154,12 @@ fn calls_become_blocks_one_at_a_time() {
 
 #[test]
 fn the_end_has_the_numbers_that_come_after_it() {
-    let usage = json!({ "choices": [], "usage": { "prompt_tokens": 100, "completion_tokens": 7, "prompt_tokens_details": { "cached_tokens": 64 } } });
+    let usage = json!({ "choices": [], "usage": { "prompt_tokens": 100, "completion_tokens": 7, "prompt_tokens_details": { "cached_tokens": 64 },
+        "completion_tokens_details": { "reasoning_tokens": 4 } } });
     let events = read(&[chunk(&json!({ "content": "a" }), None), chunk(&json!({}), Some("stop")), usage]).unwrap();
     let Some(ModelEvent::End { usage, .. }) = events.last() else { panic!("no end") };
     assert_eq!((usage.input_tokens, usage.cache_read_input_tokens, usage.output_tokens), (36, 64, 7));
+    assert_eq!(usage.output_tokens_details, Some(OutputTokensDetails { thinking_tokens: 4 }));
     let met = json!({ "choices": [{ "delta": { "content": "a" }, "finish_reason": "stop", "stop_reason": "END" }] });
     let Some(ModelEvent::End { stop, stop_sequence, .. }) = read(&[met]).unwrap().pop() else { panic!("no end") };
     assert_eq!((stop, stop_sequence.as_deref()), (StopReason::StopSequence, Some("END")));
