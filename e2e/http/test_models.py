@@ -6,6 +6,8 @@ import http.server
 import json
 import os
 import queue
+import ssl
+import subprocess
 import threading
 import uuid
 
@@ -504,6 +506,30 @@ def test_one_model_needs_no_file(upstream, key, tmp_path):
         assert upstream.asked[0].body["model"] == "real" and upstream.asked[0].headers["x-api-key"] == key
     finally:
         stop_server(server)
+
+
+def test_an_upstream_is_asked_over_tls_and_has_to_prove_who_it_is(tmp_path):
+    (tmp_path / "openssl.conf").write_text(
+        "[req]\ndistinguished_name = name\nx509_extensions = extensions\nprompt = no\n[name]\nCN = upstream\n"
+        "[extensions]\nbasicConstraints = critical, CA:FALSE\nsubjectAltName = IP:127.0.0.1\n"
+    )
+    made = ["openssl", "req", "-x509", "-config", "openssl.conf", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", "key.pem", "-out", "cert.pem"]
+    subprocess.run(made, cwd=tmp_path, check=True, capture_output=True)
+    upstream, tls = Upstream(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    upstream.server.socket = tls.wrap_socket(upstream.server.socket, server_side=True)
+    flags = ["--provider", "anthropic", "--provider-url", upstream.url.replace("http:", "https:"), "--model", "real"]
+    for trusted in (True, False):
+        server = start_server(tmp_path / str(trusted), *flags, env={"SSL_CERT_FILE": str(tmp_path / "cert.pem")} if trusted else {})
+        try:
+            upstream.script(*[says("Hello.")] * trusted)
+            answer = ask(server, model="real")
+            assert answer.status_code == (200 if trusted else 500), answer.text
+            if not trusted:
+                assert "cannot be reached" in answer.text and "certificate" in server.log.read_text(), "the log says why"
+                assert not upstream.asked, "nothing goes to one that is not known"
+        finally:
+            stop_server(server)
 
 
 @pytest.mark.parametrize(

@@ -29,11 +29,13 @@ pub(crate) enum Fault {
         /// How long it wants to be left alone.
         retry_after: Option<Duration>,
     },
-    /// No connection.
-    Unreachable,
+    /// No connection; the cause for the log.
+    Unreachable(String),
     /// Nothing came for too long.
     Silent(Duration),
-    /// The connection broke, or the stream ended before its end.
+    /// The connection broke; the cause for the log.
+    Broken(String),
+    /// The stream ended before its end.
     Cut,
     /// What came is not what the upstream's dialect says; in words for the log.
     Malformed(&'static str),
@@ -48,12 +50,12 @@ impl Fault {
                 let soon = retry_after.is_none_or(|wait| wait <= LONGEST_WAIT);
                 (ApiError { retry_after: *retry_after, ..error }, retryable && soon)
             }
-            Self::Unreachable => (api("The model's server cannot be reached; try again later."), true),
+            Self::Unreachable(_) => (api("The model's server cannot be reached; try again later."), true),
             Self::Silent(gap) => {
                 let text = format!("The model's server said nothing for {} seconds.", gap.as_secs());
                 (ApiError::new(ErrorType::Timeout, text), false)
             }
-            Self::Cut => (api("The model's answer ended early."), true),
+            Self::Broken(_) | Self::Cut => (api("The model's answer ended early."), true),
             Self::Malformed(_) => (api("The model's server sent an answer that this server cannot read."), false),
         };
         ModelFailure { error, retryable }
@@ -63,9 +65,10 @@ impl Fault {
     pub(crate) fn detail(&self, secrets: &[String]) -> String {
         match self {
             Self::Answer { status, message, .. } => format!("status {status}: {}", shown(message, secrets)),
-            Self::Unreachable => "no connection".to_owned(),
+            Self::Unreachable(cause) => format!("no connection: {}", shown(cause, secrets)),
             Self::Silent(gap) => format!("nothing came for {} s", gap.as_secs()),
-            Self::Cut => "the connection broke, or the stream ended before its end".to_owned(),
+            Self::Broken(cause) => format!("the connection broke: {}", shown(cause, secrets)),
+            Self::Cut => "the stream ended before its end".to_owned(),
             Self::Malformed(what) => (*what).to_owned(),
         }
     }

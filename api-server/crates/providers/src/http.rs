@@ -126,13 +126,22 @@ impl Http {
 
     fn fault(&self, error: &reqwest::Error) -> Fault {
         if error.is_connect() {
-            Fault::Unreachable
+            Fault::Unreachable(root_cause(error))
         } else if error.is_timeout() {
             Fault::Silent(self.gap)
         } else {
-            Fault::Cut
+            Fault::Broken(root_cause(error))
         }
     }
+}
+
+/// The innermost cause: the outer ones name the address, and say nothing more.
+fn root_cause(error: &reqwest::Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
 }
 
 /// As much of a body as an error or a number needs.
