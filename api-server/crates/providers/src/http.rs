@@ -16,8 +16,9 @@ use crate::failure::{Fault, message_of, retry_after};
 use crate::sse::{Event, Splitter};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Upstreams send a `ping` or a comment while they think; who is silent for so long is gone.
-const GAP: Duration = Duration::from_mins(2);
+/// Upstreams send a `ping` or a comment while they think; who is silent for so long is gone. Bytes: several times what the longest
+/// answer of one token an event has.
+const LIMITS: Limits = Limits { gap: Duration::from_mins(2), bytes: 256 << 20 };
 /// Of a body that is read whole, in bytes; of an error's, also in time.
 const WHOLE_BODY: usize = 64 << 10;
 const ERROR_TIME: Duration = Duration::from_secs(10);
@@ -32,6 +33,15 @@ pub(crate) trait Reader: Send + 'static {
     fn at_end(&mut self) -> Result<Vec<ModelEvent>, Fault>;
 }
 
+/// How much patience there is with one answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Time in which nothing comes.
+    gap: Duration,
+    /// Of the whole stream.
+    bytes: usize,
+}
+
 /// One upstream.
 pub(crate) struct Http {
     client: reqwest::Client,
@@ -40,31 +50,31 @@ pub(crate) struct Http {
     secrets: Vec<String>,
     /// For the log.
     model: String,
-    gap: Duration,
+    limits: Limits,
 }
 
 impl Http {
     /// `headers` go with every request. The TLS of the process has to be installed.
     pub(crate) fn new(headers: HeaderMap, secrets: Vec<String>, model: String) -> Result<Self, reqwest::Error> {
-        Self::with_gap(headers, secrets, model, GAP)
+        Self::with_limits(headers, secrets, model, LIMITS)
     }
 
-    /// The same, giving up after another time of silence.
-    pub(crate) fn with_gap(
+    /// The same with another patience.
+    pub(crate) fn with_limits(
         headers: HeaderMap,
         secrets: Vec<String>,
         model: String,
-        gap: Duration,
+        limits: Limits,
     ) -> Result<Self, reqwest::Error> {
         let client = reqwest::Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
-            .read_timeout(gap)
+            .read_timeout(limits.gap)
             .tcp_keepalive(Duration::from_secs(30))
             // An upstream that points elsewhere would be given the key there.
             .redirect(reqwest::redirect::Policy::none())
             .referer(false)
             .build()?;
-        Ok(Self { client, headers, secrets, model, gap })
+        Ok(Self { client, headers, secrets, model, limits })
     }
 
     fn request(&self, url: &str, body: &Value, more: Option<(HeaderName, HeaderValue)>) -> reqwest::RequestBuilder {
@@ -95,7 +105,8 @@ impl Http {
         more: Option<(HeaderName, HeaderValue)>,
     ) -> Result<Value, Fault> {
         let response = self.open(self.request(url, body, more)).await?;
-        let body = tokio::time::timeout(self.gap, beginning(response)).await.map_err(|_| Fault::Silent(self.gap))?;
+        let gap = self.limits.gap;
+        let body = tokio::time::timeout(gap, beginning(response)).await.map_err(|_| Fault::Silent(gap))?;
         serde_json::from_slice(&body).map_err(|_| Fault::Malformed("the answer is not JSON"))
     }
 
@@ -108,7 +119,8 @@ impl Http {
         reader: impl Reader,
     ) -> Sampling {
         let step = Step::Send(Box::new(self.request(url, body, more)));
-        let flow = Flow { http: self, reader, splitter: Splitter::default(), step, ready: VecDeque::new() };
+        let left = self.limits.bytes;
+        let flow = Flow { http: self, reader, splitter: Splitter::default(), step, ready: VecDeque::new(), left };
         stream::unfold(flow, Flow::next).boxed()
     }
 
@@ -128,7 +140,7 @@ impl Http {
         if error.is_connect() {
             Fault::Unreachable(root_cause(error))
         } else if error.is_timeout() {
-            Fault::Silent(self.gap)
+            Fault::Silent(self.limits.gap)
         } else {
             Fault::Broken(root_cause(error))
         }
@@ -168,6 +180,8 @@ struct Flow<R> {
     splitter: Splitter,
     step: Step,
     ready: VecDeque<ModelEvent>,
+    /// Bytes that may still come.
+    left: usize,
 }
 
 impl<R: Reader> Flow<R> {
@@ -217,6 +231,7 @@ impl<R: Reader> Flow<R> {
 
     /// Events before a fault are said before it.
     fn read(&mut self, bytes: &Bytes) -> Result<Vec<ModelEvent>, Fault> {
+        self.left = self.left.checked_sub(bytes.len()).ok_or(Fault::Malformed("there is no end of the answer"))?;
         let split = self.splitter.push(bytes).map_err(|_| Fault::Malformed("an event is too long"))?;
         let mut events = Vec::new();
         for event in split {

@@ -275,17 +275,36 @@ async fn a_stream_that_breaks_off_fails_after_what_it_said() {
 #[tokio::test]
 async fn an_upstream_that_says_nothing_is_given_up() {
     crate::install_tls();
-    let gap = Duration::from_millis(300);
-    for (name, parts, events) in [("from the start", vec![], 1), ("in the middle", vec![beginning_of_text()], 4)] {
+    // What comes before the silence must come within it, on a busy machine too.
+    let gap = Duration::from_secs(3);
+    let case = async |name: &str, parts: Vec<Part>, events: usize| {
         let parts = parts.into_iter().chain([Part::Hang]).collect();
         let server = Server::start(vec![reply(200, parts)]).await;
-        let http = Http::with_gap(HeaderMap::new(), Vec::new(), "m".into(), gap).unwrap();
+        let limits = Limits { gap, ..LIMITS };
+        let http = Http::with_limits(HeaderMap::new(), Vec::new(), "m".into(), limits).unwrap();
         let reader = crate::anthropic::Stream::default();
-        let said =
-            all(Arc::new(http).stream(&format!("{}/v1/messages", server.base_url), &json!({}), None, reader)).await;
+        let url = format!("{}/v1/messages", server.base_url);
+        let said = all(Arc::new(http).stream(&url, &json!({}), None, reader)).await;
         let failure = failure(&said);
         assert_eq!((failure.error.kind, failure.retryable, said.len()), (ErrorType::Timeout, false, events), "{name}");
-    }
+    };
+    let (start, middle) = (case("from the start", vec![], 1), case("in the middle", vec![beginning_of_text()], 4));
+    futures_util::future::join(start, middle).await;
+}
+
+#[tokio::test]
+async fn an_answer_without_end_is_given_up() {
+    crate::install_tls();
+    let more = json!({ "type": "content_block_delta", "index": 0, "delta": { "type": "text_delta", "text": "word " } });
+    let parts =
+        std::iter::once(beginning_of_text()).chain((0..100).map(|_| events(std::slice::from_ref(&more)))).collect();
+    let server = Server::start(vec![reply(200, parts)]).await;
+    let limits = Limits { bytes: 2_000, ..LIMITS };
+    let http = Http::with_limits(HeaderMap::new(), Vec::new(), "m".into(), limits).unwrap();
+    let reader = crate::anthropic::Stream::default();
+    let said = all(Arc::new(http).stream(&format!("{}/v1/messages", server.base_url), &json!({}), None, reader)).await;
+    assert_eq!((failure(&said).error.kind, failure(&said).retryable), (ErrorType::Api, false));
+    assert!(said.len() < 50, "{}", said.len());
 }
 
 #[tokio::test]
