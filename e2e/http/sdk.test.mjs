@@ -65,3 +65,15 @@ test("a file goes in and another comes out", async () => {
 test("an unknown container is a NotFoundError", async () => {
   await assert.rejects(client.messages.create(ask("hi", { container: "container_doesnotexist" })), Anthropic.NotFoundError);
 });
+
+test("models are listed, found by an alias, and count tokens", async () => {
+  const ids = [];
+  for await (const model of client.models.list({ limit: 1 })) ids.push(model.id);
+  assert.deepEqual(ids, ["demo"]);
+  const model = await client.models.retrieve("default");
+  assert.equal(model.id, "demo");
+  assert.equal(model.capabilities.server_tools.code_execution.supported, true);
+  const { max_tokens, ...prompt } = ask("hi");
+  assert.ok((await client.messages.countTokens(prompt)).input_tokens > 100, "the tools count too");
+  await assert.rejects(client.models.retrieve("nope"), Anthropic.NotFoundError);
+});
