@@ -1,6 +1,6 @@
 //! Model upstreams: a sampling goes out as one HTTP request, and what comes back becomes events of the turn machine.
 //!
-//! Pure: the reading of streams ([`sse`], the dialects' readers), the making of bodies, what a failure means. Thin: the sending.
+//! Pure: the reading of streams (`sse`, the dialects' readers), the making of bodies, what a failure means. Thin: the sending.
 //! Nothing of an upstream's address, credentials or internals reaches a client.
 
 mod anthropic;
@@ -19,8 +19,8 @@ use engine::ModelEvent;
 use futures_util::Stream;
 
 pub use catalog::{Catalog, Model, Models, ModelsError};
-pub use settings::{ModelEntry, SettingsError, UpstreamEntry, UpstreamKind};
-pub use upstream::{Address, AddressError, Dialect, KeyHeader, MaxTokensField, Upstream};
+pub use settings::{CapabilitiesEntry, ModelEntry, SettingsError, UpstreamEntry, UpstreamKind};
+pub use upstream::{AddressError, KeyHeader, MaxTokensField};
 
 /// The events of one sampling; dropping it cancels the sampling.
 pub type Sampling = Pin<Box<dyn Stream<Item = ModelEvent> + Send>>;

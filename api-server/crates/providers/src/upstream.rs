@@ -19,7 +19,7 @@ const BETA_HEADER: HeaderName = HeaderName::from_static("anthropic-beta");
 
 /// How an upstream over HTTP is spoken to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dialect {
+pub(crate) enum Dialect {
     /// The Messages API.
     Anthropic,
     /// Chat completions.
@@ -60,21 +60,21 @@ impl MaxTokensField {
 
 /// Where an upstream is, and what goes with every request.
 #[derive(Clone)]
-pub struct Address {
+pub(crate) struct Address {
     /// How it is spoken to.
-    pub dialect: Dialect,
+    pub(crate) dialect: Dialect,
     /// `http://...` or `https://...`, with or without the version at its end.
-    pub base_url: String,
+    pub(crate) base_url: String,
     /// What it calls the model.
-    pub model: String,
+    pub(crate) model: String,
     /// The credential, if it wants one.
-    pub key: Option<String>,
+    pub(crate) key: Option<String>,
     /// Where the credential goes; `None`: where the dialect has it.
-    pub key_header: Option<KeyHeader>,
+    pub(crate) key_header: Option<KeyHeader>,
     /// What a chat's limit is called; of no meaning for the Messages API.
-    pub max_tokens_field: MaxTokensField,
+    pub(crate) max_tokens_field: MaxTokensField,
     /// Further headers, name and value.
-    pub headers: Vec<(String, String)>,
+    pub(crate) headers: Vec<(String, String)>,
 }
 
 /// Why an address cannot be used; one sentence for the operator, without the key.
@@ -96,7 +96,7 @@ pub enum AddressError {
 
 /// A model.
 #[derive(Clone)]
-pub struct Upstream(Kind);
+pub(crate) struct Upstream(Kind);
 
 #[derive(Clone)]
 enum Kind {
@@ -106,7 +106,7 @@ enum Kind {
 
 impl Upstream {
     /// The demo model, inside this process.
-    pub fn demo() -> Self {
+    pub(crate) fn demo() -> Self {
         Self(Kind::Demo)
     }
 
@@ -114,7 +114,7 @@ impl Upstream {
     ///
     /// # Errors
     /// What is wrong with the address.
-    pub fn http(address: &Address) -> Result<Self, AddressError> {
+    pub(crate) fn http(address: &Address) -> Result<Self, AddressError> {
         crate::install_tls();
         let base = base(address)?;
         let url = match address.dialect {
@@ -130,7 +130,7 @@ impl Upstream {
     }
 
     /// Asks for one sampling. `betas` are the client's.
-    pub fn sample(&self, request: &ModelRequest, betas: &[String]) -> Sampling {
+    pub(crate) fn sample(&self, request: &ModelRequest, betas: &[String]) -> Sampling {
         match &self.0 {
             Kind::Demo => demo_steps(request),
             Kind::Http { http, dialect: Dialect::Anthropic, url, model, .. } => {
@@ -157,7 +157,7 @@ impl Upstream {
     ///
     /// # Errors
     /// What the client is told.
-    pub async fn count_tokens(&self, request: &ModelRequest, betas: &[String]) -> Result<u64, ApiError> {
+    pub(crate) async fn count_tokens(&self, request: &ModelRequest, betas: &[String]) -> Result<u64, ApiError> {
         match &self.0 {
             Kind::Demo | Kind::Http { dialect: Dialect::OpenAi, .. } => Ok(estimate::tokens(request)),
             Kind::Http { http, dialect: Dialect::Anthropic, url, model, .. } => {
@@ -198,7 +198,9 @@ fn beta_header(betas: &[String]) -> Option<(HeaderName, HeaderValue)> {
 
 /// The base URL without a slash at its end.
 fn base(address: &Address) -> Result<String, AddressError> {
-    let wrong = || AddressError::Url(address.base_url.split('@').next_back().unwrap_or_default().to_owned());
+    // User and query may hold a key.
+    let shown = address.base_url.split(['?', '#']).next().and_then(|url| url.split('@').next_back());
+    let wrong = || AddressError::Url(shown.unwrap_or_default().to_owned());
     let url = reqwest::Url::parse(&address.base_url).map_err(|_| wrong())?;
     let plain = matches!(url.scheme(), "http" | "https") && url.has_host();
     let nothing_else =
@@ -293,7 +295,7 @@ mod tests {
             "api.example",
             "ftp://api.example",
             "https://u:secret@api.example",
-            "https://api.example?key=1",
+            "https://api.example?key=secret",
             "https://x#y",
         ] {
             let message = Upstream::http(&address(wrong)).err().unwrap().to_string();

@@ -12,7 +12,7 @@ use serde_json::json;
 use wire::{ErrorType, Role};
 
 use super::*;
-use crate::{Address, Dialect, KeyHeader, MaxTokensField, Upstream};
+use crate::upstream::{Address, Dialect, KeyHeader, MaxTokensField, Upstream};
 
 const KEY: &str = "sk-upstream-secret";
 /// No proof of speed: a machine may be busy.

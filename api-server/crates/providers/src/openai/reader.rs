@@ -80,6 +80,10 @@ impl Reader for Stream {
 
 impl Stream {
     fn choice(&mut self, choice: &Value, events: &mut Vec<ModelEvent>) -> Result<(), Fault> {
+        // Nothing belongs to an answer that has ended.
+        if self.stop.is_some() {
+            return Ok(());
+        }
         let delta = &choice["delta"];
         let text = |name: &str| delta[name].as_str().filter(|text| !text.is_empty());
         if let Some(thinking) = text("reasoning_content").or_else(|| text("reasoning")) {
@@ -95,9 +99,7 @@ impl Stream {
         for call in delta["tool_calls"].as_array().into_iter().flatten() {
             self.call(call, events)?;
         }
-        if let Some(reason) = choice["finish_reason"].as_str()
-            && self.stop.is_none()
-        {
+        if let Some(reason) = choice["finish_reason"].as_str() {
             self.finish(events)?;
             self.stop_sequence = choice["stop_reason"].as_str().filter(|_| reason == "stop").map(str::to_owned);
             self.stop = Some(match reason {

@@ -1,3 +1,4 @@
+use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
@@ -192,4 +193,42 @@ fn what_is_wrong_is_a_fault() {
     let calls: Vec<Value> = (0..=MAX_CALLS).map(|index| call(Some(index as u64), Some("c"), Some("f"), "")).collect();
     assert!(matches!(read(&calls), Err(Fault::Malformed(_))));
     assert!(matches!(Stream::default().read(&Event { data: "<".into() }), Err(Fault::Malformed(_))));
+}
+
+fn any_chunk() -> impl Strategy<Value = Value> {
+    let index = || prop::option::of(0u64..3);
+    let id = || prop::option::of(prop::sample::select(vec!["", "c1", "c2"]));
+    let name = || prop::option::of(prop::sample::select(vec!["", "f"]));
+    prop_oneof![
+        3 => prop::sample::select(vec!["", "a"]).prop_map(text),
+        2 => Just(chunk(&json!({ "reasoning": "r" }), None)),
+        6 => (index(), id(), name()).prop_map(|(index, id, name)| call(index, id, name, "{}")),
+        1 => prop::sample::select(vec!["stop", "length", "tool_calls"]).prop_map(end),
+        1 => Just(json!({ "choices": [{ "delta": { "tool_calls": [7, null, { "function": 7 }] } }] })),
+        1 => Just(json!({ "choices": 7, "usage": { "prompt_tokens": -1 } })),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn whatever_comes_one_block_is_open_at_a_time(chunks in prop::collection::vec(any_chunk(), 0..30)) {
+        let mut stream = Stream::default();
+        let mut open = false;
+        for chunk in chunks {
+            let Ok(events) = stream.read(&Event { data: chunk.to_string() }) else { return Ok(()) };
+            for event in events {
+                match event {
+                    ModelEvent::Open(_) => prop_assert!(!std::mem::replace(&mut open, true)),
+                    ModelEvent::Delta(_) => prop_assert!(open),
+                    ModelEvent::Close => prop_assert!(std::mem::replace(&mut open, false)),
+                    ModelEvent::Start { .. } => prop_assert!(!open),
+                    ModelEvent::End { .. } | ModelEvent::Fail(_) => prop_assert!(false, "before the end"),
+                }
+            }
+        }
+        match stream.at_end() {
+            Ok(_) => prop_assert!(!open),
+            Err(fault) => prop_assert_eq!(fault, Fault::Cut),
+        }
+    }
 }
