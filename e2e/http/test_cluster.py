@@ -12,6 +12,8 @@ from conftest import ROOT, bash, fresh_id, kubectl, request, start_server, wait_
 pytestmark = pytest.mark.cluster
 SANDBOXES = os.environ.get("CODEEXEC_TEST_SANDBOXES", "")
 SYSTEM = os.environ.get("CODEEXEC_TEST_SYSTEM", "")
+# A start on a machine that runs other tests too.
+START = 120
 
 
 def items(kinds, namespace=SANDBOXES):
@@ -31,7 +33,7 @@ def test_the_example_becomes_ready_is_listed_and_leaves_nothing():
     text, name = example("sandbox.yaml")
     for _ in range(2):  # The name can be used again at once.
         kubectl("apply", "-f", "-", stdin=text)
-        kubectl("wait", "--for=condition=Ready", f"sandbox/{name}", "--timeout=60s")
+        kubectl("wait", "--for=condition=Ready", f"sandbox/{name}", f"--timeout={START}s")
         header, row = kubectl("get", "sbx", name).strip().splitlines()
         assert {"NAME", "PHASE", "READY", "REASON", "AGE"} <= set(header.split()) and "Ready" in row.split()
         pods, claims = named("pods", name), named("pvc", name)
@@ -145,8 +147,16 @@ def put(kind, name, spec):
     kubectl("apply", "-f", "-", stdin=json.dumps(thing))
 
 
+def change(name, **spec):
+    kubectl("patch", "sandbox", name, "--type=merge", "-p", json.dumps({"spec": spec}))
+
+
+def reason(name, condition):
+    return kubectl("get", "sandbox", name, "-o", f"jsonpath={{.status.conditions[?(@.type=='{condition}')].reason}}")
+
+
 def test_the_installed_operator_does_what_its_rights_are_for():
-    name = fresh_id()
+    name, waits = fresh_id(), fresh_id()
     image = json.loads(kubectl("get", "sandboxtemplate", "default", "-o", "json"))["spec"]["image"]
     small = {"image": image, "resources": {"requests": {"cpu": "5m", "memory": "16Mi"}}}
     reach = lambda cidr: {"egress": [{"to": [{"ipBlock": {"cidr": cidr}}]}]}
@@ -159,17 +169,24 @@ def test_the_installed_operator_does_what_its_rights_are_for():
         wait_until(lambda: "198.51.100.0/24" in json.dumps(policies()))
         # A claim that is kept, taken back, and enlarged or refused to be.
         retain = {"size": "32Mi", "whenDeleted": "Retain"}
-        put("Sandbox", name, {"templateRef": {"name": name}, "workspace": retain, "lifecycle": {"maxLifetime": "25s"}})
-        kubectl("wait", "--for=condition=Ready", f"sandbox/{name}", "--timeout=60s")
+        put("Sandbox", name, {"templateRef": {"name": name}, "workspace": retain})
+        kubectl("wait", "--for=condition=Ready", f"sandbox/{name}", f"--timeout={START}s")
         (claim,) = named("pvc", name)
-        kubectl("patch", "sandbox", name, "--type=merge", "-p", json.dumps({"spec": {"workspace": {"size": "48Mi"}}}))
+        change(name, workspace={"size": "48Mi"})
+        wait_until(lambda: reason(name, "WorkspaceBound").startswith("Resize"), START)
         # The end of its life, which the claim survives.
+        change(name, lifecycle={"maxLifetime": "1s"})
         wait_until(lambda: not named("sandboxes", name) and not named("pods", name))
         assert named("pvc", name) == [claim]
         put("Sandbox", name, {"templateRef": {"name": name}, "workspace": retain})
-        kubectl("wait", "--for=condition=Ready", f"sandbox/{name}", "--timeout=60s")
+        kubectl("wait", "--for=condition=Ready", f"sandbox/{name}", f"--timeout={START}s")
         assert named("pvc", name) == [claim]
-        kubectl("delete", "sandbox", name)
+        # What a workspace waits for: whether its class exists, and what is said of its claim.
+        nobody = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": waits}, "provisioner": "example.com/nobody"}
+        kubectl("apply", "-f", "-", stdin=json.dumps(nobody))
+        put("Sandbox", waits, {"templateRef": {"name": name}, "workspace": {"storageClassName": waits}})
+        wait_until(lambda: reason(waits, "Ready") == "WorkspacePending", START)
+        kubectl("delete", "sandbox", name, waits)
         kubectl("delete", "sandboxtemplate", name)
         wait_until(lambda: not policies())
         # Nobody may take away what denies everything.
@@ -177,5 +194,6 @@ def test_the_installed_operator_does_what_its_rights_are_for():
         wait_until(lambda: "codeexec-deny-all" in named("networkpolicies", "deny-all"), 30)
     finally:
         kubectl("delete", "sandbox,sandboxtemplate,pvc", "--ignore-not-found", name, ok=False)
+        kubectl("delete", "sandbox,storageclass", "--ignore-not-found", waits, ok=False)
         for claim in named("pvc", name):
             kubectl("delete", "pvc", claim)

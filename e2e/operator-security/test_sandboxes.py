@@ -121,12 +121,13 @@ def test_a_re_created_id_has_no_old_data(server, made, wait):
     name = sandbox_of(server, container, made)
     old = get(f"sandbox/{name}")
     kubectl("delete", "sandbox", name, f"--wait={wait}")
-    # A command that was sent into the pod that goes has no result; what is asked next is asked of the new one.
-    answers = (server.bash("ls -A; cat f", surface="zylon", container=container)[0] for _ in range(3))
-    result = next((answer for answer in answers if "stdout" in answer), {})
+    ask = lambda command: server.bash(command, surface="zylon", container=container)[0]
+    uid = lambda: kubectl("get", "sandbox", name, "--ignore-not-found", "-o", "jsonpath={.metadata.uid}")
+    # Until its pod is told to end, a command may still run there.
+    wait_until(lambda: ask("true") and uid() not in ("", old["metadata"]["uid"]))
+    result = wait_until(lambda: next((answer for answer in [ask("ls -A; cat f")] if "stdout" in answer), None))
     assert "tenant" not in result["stdout"] and "No such file" in result["stderr"], result
     new = get(f"sandbox/{name}")
-    assert new["metadata"]["uid"] != old["metadata"]["uid"]
     for child in ("podName", "workspaceClaim"):
         assert new["status"]["binding"][child] != old["status"]["binding"][child]
     wait_until(lambda: kubectl("get", "pvc", old["status"]["binding"]["workspaceClaim"], "--ignore-not-found", "-o", "name") == "")

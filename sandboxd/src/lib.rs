@@ -6,6 +6,7 @@
 
 mod attach;
 mod cli;
+mod descriptors;
 mod edit;
 mod files;
 mod http;

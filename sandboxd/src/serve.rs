@@ -1,6 +1,7 @@
-//! The server: one HTTP/2 connection per byte stream, over an inherited socket or a pathname socket.
+//! The server: one HTTP/2 connection per byte stream, over an inherited socket or what an `attach` hands over on a pathname socket.
 
 use crate::{
+    attach::{self, Stdio},
     cli::{Half, Serve, Transport},
     edit::Mounts,
     files::FilesHalf,
@@ -50,6 +51,8 @@ const MAX_CONNECTIONS: usize = 8;
 const SILENCE_LIMIT: Duration = Duration::from_secs(20);
 /// Time for the answers that are under way at SIGTERM.
 const FLUSH_LIMIT: Duration = Duration::from_millis(300);
+/// Time for a peer to hand over its descriptors.
+const HAND_OVER_LIMIT: Duration = Duration::from_secs(10);
 /// Pause after a failed accept: the usual reason is that no descriptor is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -186,18 +189,20 @@ async fn serve_socket(server: Server, path: &Path) -> io::Result<()> {
             accepted = listener.accept() => accepted,
             () = stopped(&mut stopping) => break,
         };
-        let Ok((stream, _)) = accepted else {
+        let Ok((mut link, _)) = accepted else {
             tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         };
         // Dropped at once, so that nobody in the sandbox can fill the places of those outside.
-        if !is_from_outside(&stream) {
+        if !is_from_outside(&link) {
             continue;
         }
         if let Ok(place) = Arc::clone(&open).try_acquire_owned() {
             let server = server.clone();
             tokio::spawn(async move {
-                serve_connection(server, stream).await;
+                if let Ok(Ok(stdio)) = tokio::time::timeout(HAND_OVER_LIMIT, attach::stdio_from(&link)).await {
+                    serve_attached(server, stdio, &mut link).await;
+                }
                 drop(place);
             });
         }
@@ -217,7 +222,15 @@ fn is_from_outside(stream: &UnixStream) -> bool {
     tree::process(peer.pid.as_raw_nonzero().get()).is_some_and(|process| process.parent == 0)
 }
 
-async fn serve_connection(mut server: Server, mut stream: UnixStream) {
+/// Until either is done with it: while the server has a pipe, nobody at its other end sees that the `attach` was killed.
+async fn serve_attached(server: Server, stdio: Stdio, link: &mut UnixStream) {
+    tokio::select! {
+        () = serve_connection(server, stdio) => {}
+        () = attach::ended(link) => {}
+    }
+}
+
+async fn serve_connection(mut server: Server, mut stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
     if stream.write_all(server.hello.as_bytes()).await.is_err() {
         return;
     }
@@ -289,12 +302,12 @@ impl Heard {
 }
 
 /// The stream, noting when it is heard.
-struct Watched {
-    stream: UnixStream,
+struct Watched<S> {
+    stream: S,
     heard: Arc<Heard>,
 }
 
-impl AsyncRead for Watched {
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let poll = Pin::new(&mut self.stream).poll_read(cx, buf);
         if poll.is_ready() {
@@ -304,7 +317,7 @@ impl AsyncRead for Watched {
     }
 }
 
-impl AsyncWrite for Watched {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }

@@ -6,19 +6,16 @@ mod common;
 
 use common::{BINARY, Client, Ended, SOON, Sandbox, bash, eventually};
 use std::{
-    os::{fd::OwnedFd, unix::fs::PermissionsExt as _, unix::net::UnixStream as StdStream},
+    os::unix::fs::PermissionsExt as _,
     process::{Command, Stdio},
 };
-use tokio::net::UnixStream;
 
 async fn attached(command: &mut Command) -> (Ended, Client) {
-    let (ours, theirs) = StdStream::pair().unwrap();
-    let (input, output) = (OwnedFd::from(theirs.try_clone().unwrap()), OwnedFd::from(theirs));
-    let process = Ended(command.stdin(input).stdout(output).spawn().unwrap());
-    // The command holds the other end too.
+    let ((stdin, to), (from, stdout)) = (std::io::pipe().unwrap(), std::io::pipe().unwrap());
+    let process = Ended(command.stdin(stdin).stdout(stdout).spawn().unwrap());
+    // The command holds them too.
     command.stdin(Stdio::null()).stdout(Stdio::null());
-    ours.set_nonblocking(true).unwrap();
-    (process, Client::over(UnixStream::from_std(ours).unwrap()).await)
+    (process, Client::over_pipes(from, to).await)
 }
 
 #[tokio::test]

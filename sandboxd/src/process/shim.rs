@@ -6,15 +6,12 @@
 //! It is started before there is anything to do, since that takes as long as starting a shell; its work comes over a socket.
 
 use crate::{
+    descriptors,
     runs::pipes::memory_file,
     sys::{self, FIRST_FREE_FD, Spawn},
 };
 use rustix::{
     io::{Errno, fcntl_dupfd_cloexec},
-    net::{
-        RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-        recvmsg, sendmsg,
-    },
     process::{
         DumpableBehavior, Pid, WaitOptions, WaitStatus, getpid, set_child_subreaper, set_dumpable_behavior, wait,
     },
@@ -22,8 +19,7 @@ use rustix::{
 use std::{
     ffi::{CStr, CString},
     fs::File,
-    io::{self, IoSlice, IoSliceMut, Read as _, Write as _},
-    mem::MaybeUninit,
+    io::{self, Read as _, Write as _},
     os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd, RawFd},
     process::ExitCode,
 };
@@ -38,8 +34,6 @@ pub(crate) const SCRIPT_FD: RawFd = 9;
 pub(crate) const CONTROL_FDS: [RawFd; 2] = [10, 11];
 /// Bytes of a report: short enough to be written and read at once.
 pub(crate) const REPORT_LEN: usize = 8;
-/// Most descriptors that come with a piece of work: its text, the report, and the shell's.
-const MAX_DESCRIPTORS: usize = 10;
 
 /// What a shim is to do.
 #[derive(Debug)]
@@ -62,15 +56,9 @@ impl Work<'_> {
     /// Hands it over to a shim that waits for it.
     pub(crate) fn hand_over(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
         let text = memory_file(&self.text())?;
-        let descriptors: Vec<BorrowedFd<'_>> =
+        let all: Vec<BorrowedFd<'_>> =
             [text.as_fd(), self.report].into_iter().chain(self.descriptors.iter().map(|(fd, _)| *fd)).collect();
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if !control.push(SendAncillaryMessage::ScmRights(&descriptors)) {
-            return Err(Errno::MSGSIZE.into());
-        }
-        sendmsg(socket, &[IoSlice::new(&[0])], &mut control, SendFlags::NOSIGNAL)?;
-        Ok(())
+        Ok(descriptors::send(socket, &all)?)
     }
 
     /// Everything but the descriptors, each part ended by NUL.
@@ -102,24 +90,7 @@ struct Received {
 impl Received {
     /// Waits for it; `None` when there will be none.
     fn wait(socket: BorrowedFd<'_>) -> io::Result<Option<Self>> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let mut byte = [0];
-        let got = loop {
-            match recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC) {
-                Err(Errno::INTR) => {}
-                got => break got?,
-            }
-        };
-        if got.bytes == 0 {
-            return Ok(None);
-        }
-        let mut descriptors = Vec::new();
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(list) = message {
-                descriptors.extend(list);
-            }
-        }
+        let Some(descriptors) = descriptors::receive(socket)? else { return Ok(None) };
         let mut descriptors = descriptors.into_iter();
         let (Some(text), Some(report)) = (descriptors.next(), descriptors.next()) else {
             return Err(Errno::INVAL.into());

@@ -10,10 +10,7 @@ mod trouble;
 use common::{Client, Following, Outcome, SOON, Sandbox};
 use hyper::{HeaderMap, Method, StatusCode};
 use sandboxd_protocol::{CallResult, CallResults, ErrorCode, Exit, Limits, RunKind, RunRequest, State, Tool};
-use std::{
-    collections::BTreeMap,
-    time::Instant,
-};
+use std::{collections::BTreeMap, time::Instant};
 
 fn cell(code: &str) -> RunRequest {
     cell_with(code, &[])

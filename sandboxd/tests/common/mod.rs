@@ -9,10 +9,15 @@ use hyper::{
     client::conn::http2::{self, SendRequest},
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::{
+    net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg},
+    process::{Pid, Signal, kill_process},
+};
 use sandboxd_protocol::{ErrorBody, Exit, Frame, FrameDecoder, Hello, Limits, RunKind, RunRequest, ToolCall};
 use std::{
     convert::Infallible,
+    io::{IoSlice, PipeReader, PipeWriter},
+    mem::MaybeUninit,
     os::{
         fd::{AsFd as _, OwnedFd},
         unix::net::UnixStream as StdStream,
@@ -23,7 +28,7 @@ use std::{
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite},
-    net::UnixStream,
+    net::{UnixStream, unix::pipe},
     task::JoinHandle,
 };
 
@@ -234,13 +239,26 @@ pub(crate) struct Client {
     pub(crate) send: SendRequest<Body>,
     pub(crate) hello: Hello,
     pub(crate) connection: JoinHandle<hyper::Result<()>>,
-    /// The same socket: a connection with an unfinished body does not close by being dropped.
+    /// A connection with an unfinished body does not close by being dropped: it does when this socket is shut down.
     switch: Option<OwnedFd>,
 }
 
 impl Client {
+    /// As `sandboxd attach` does.
     pub(crate) async fn connect(socket: &Path) -> Self {
-        Self::over(UnixStream::connect(socket).await.unwrap()).await
+        let link = StdStream::connect(socket).unwrap();
+        let ((stdin, ours_in), (ours_out, stdout)) = (std::io::pipe().unwrap(), std::io::pipe().unwrap());
+        let descriptors = [stdin.as_fd(), stdout.as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
+        sendmsg(&link, &[IoSlice::new(&[0])], &mut control, SendFlags::empty()).unwrap();
+        Self { switch: Some(link.into()), ..Self::over_pipes(ours_out, ours_in).await }
+    }
+
+    pub(crate) async fn over_pipes(from: PipeReader, to: PipeWriter) -> Self {
+        let from = pipe::Receiver::from_owned_fd(from.into()).unwrap();
+        Self::new(tokio::io::join(from, pipe::Sender::from_owned_fd(to.into()).unwrap())).await
     }
 
     pub(crate) async fn over(stream: UnixStream) -> Self {

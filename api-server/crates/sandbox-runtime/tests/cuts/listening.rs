@@ -1,13 +1,12 @@
-//! A sandbox without walls: the real `sandboxd` behind a socket of a folder, to which one can connect again as one can in a pod.
+//! A sandbox without walls: the real `sandboxd` behind `attach`, as in a pod.
 
 use sandbox_runtime::{AcquireError, Acquired, ByteStream, ContainerSpec, Half, InstanceId, OpenError, Runtime, Start};
 use std::{
     path::{Path, PathBuf},
-    process::{Child, Command},
+    process::{Child, Command, Stdio},
     sync::{Arc, Mutex},
     time::Duration,
 };
-use tokio::net::UnixStream;
 
 pub struct Listening {
     folder: tempfile::TempDir,
@@ -72,18 +71,16 @@ impl Runtime for Listening {
     }
 
     async fn open(&self, instance: &InstanceId, _half: Half) -> Result<Box<dyn ByteStream>, OpenError> {
-        let mut pauses = tokio::time::interval(Duration::from_millis(5));
-        // It makes its socket a moment after its start.
-        for _ in 0..2000 {
-            if *instance != self.instance() {
-                return Err(OpenError::Gone("it was killed".to_owned()));
-            }
-            if let Ok(stream) = UnixStream::connect(self.folder.path().join("socket")).await {
-                return Ok(Box::new(stream));
-            }
-            pauses.tick().await;
+        if *instance != self.instance() {
+            return Err(OpenError::Gone("it was killed".to_owned()));
         }
-        Err(OpenError::Failed("it does not listen".to_owned()))
+        let server = self.running.lock().unwrap().0.id().to_string();
+        let mut command = tokio::process::Command::new(sandboxd());
+        command.arg("attach").arg("--socket").arg(self.folder.path().join("socket")).args(["--server-pid", &server]);
+        let mut attach = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let stream = tokio::io::join(attach.stdout.take().unwrap(), attach.stdin.take().unwrap());
+        tokio::spawn(async move { attach.wait().await });
+        Ok(Box::new(stream))
     }
 
     fn forget(&self, _instance: &InstanceId) {}
