@@ -60,6 +60,10 @@ pub struct Config {
     #[arg(long, env = "CODEEXEC_MAX_SAMPLINGS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub max_samplings: u32,
 
+    /// Bytes that the stored files of one workspace may take together.
+    #[arg(long, env = "CODEEXEC_WORKSPACE_STORAGE", default_value_t = 1_000_000_000_000)]
+    pub workspace_storage: u64,
+
     /// How logs are written.
     #[arg(long, env = "CODEEXEC_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,

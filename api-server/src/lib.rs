@@ -5,6 +5,7 @@ mod body;
 mod commands;
 pub mod config;
 mod containers;
+mod content;
 mod entropy;
 mod failure;
 mod files;
@@ -17,12 +18,13 @@ mod request;
 mod router;
 mod trouble;
 mod turns;
+mod uploads;
 
 use anyhow::{Context as _, anyhow};
 use auth::{Auth, KeyFile, KeyHash};
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD as URL_SAFE_NO_PAD};
 use config::{AuthKind, Config, RuntimeKind};
-use file_store::{FileStore, FolderStore};
+use file_store::{FileStore, FolderStore, Limited};
 use health::Readiness;
 use metrics::Metrics;
 use sandbox_runtime::{
@@ -41,6 +43,7 @@ use std::{
 };
 use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
+use uploads::Uploads;
 
 /// Time between looks at the keys file: a removed key works at most so long.
 const KEYS_RELOAD: Duration = Duration::from_secs(2);
@@ -54,6 +57,7 @@ struct App {
     auth: Auth,
     sandboxes: Sandboxes,
     files: Arc<dyn FileStore>,
+    uploads: Uploads,
     model: String,
     command_timeout: Option<Duration>,
     idle_timeout: Duration,
@@ -94,7 +98,8 @@ impl Server {
             metrics: Metrics::new(&sandboxes),
             readiness: Readiness::default(),
             sandboxes,
-            files: Arc::new(store.clone()),
+            files: Arc::new(Limited::new(Arc::new(store.clone()), config.workspace_storage)),
+            uploads: Uploads::default(),
             model: config.model.clone(),
             command_timeout: config.command_timeout.map(Duration::from_secs),
             idle_timeout: Duration::from_secs(config.idle_timeout),

@@ -1,9 +1,7 @@
 //! Every route.
 
 use crate::{
-    App,
-    files::{self, MAX_FILE, UPLOAD_OVERHEAD},
-    health, messages,
+    App, files, health, messages,
     request::{self, Context},
 };
 use axum::{
@@ -17,13 +15,14 @@ use std::sync::Arc;
 
 /// The router of one server's API.
 pub fn router(app: &Arc<App>) -> Router {
-    let upload_limit = DefaultBodyLimit::max(usize::try_from(MAX_FILE + UPLOAD_OVERHEAD).unwrap_or(usize::MAX));
+    // Each upload is limited where it is read.
+    let unlimited = DefaultBodyLimit::disable;
     let api = Router::new()
         // Anthropic surface
         .route("/v1/messages", only(post(messages::create), "POST"))
-        .route("/v1/files", only(post(files::upload), "POST").layer(upload_limit))
-        .route("/v1/files/{id}", only(get(files::retrieve_metadata), "GET"))
-        .route("/v1/files/{id}/content", only(get(files::download), "GET"))
+        .route("/v1/files", only(get(files::list).post(files::upload), "GET, HEAD, POST").layer(unlimited()))
+        .route("/v1/files/{id}", only(get(files::retrieve_metadata).delete(files::delete), "DELETE, GET, HEAD"))
+        .route("/v1/files/{id}/content", only(get(files::download), "GET, HEAD"))
         // Zylon surface
         .route("/api/gpt/v1/messages", only(post(messages::create), "POST"))
         .fallback(request::unknown_route)

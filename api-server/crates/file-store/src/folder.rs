@@ -5,7 +5,8 @@ mod listing;
 mod sweep;
 
 use std::{
-    io,
+    io::{self, Seek as _, SeekFrom},
+    ops::Range,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -20,8 +21,7 @@ use tokio_util::io::ReaderStream;
 
 use self::disk::{Entry, PartFile};
 use crate::{
-    Body, FileId, FileMeta, FileStore, ListRequest, NewFile, OpenFile, Page, Staged, StoreError, Workspace,
-    workspace::hex,
+    Body, FileId, FileMeta, FileStore, ListRequest, NewFile, Page, Staged, StoreError, Workspace, workspace::hex,
 };
 
 pub use self::sweep::Swept;
@@ -129,15 +129,22 @@ impl FileStore for FolderStore {
         on_disk("reading an index entry", move || disk::read_index(&entry.index)).await
     }
 
-    async fn open(&self, workspace: &Workspace, id: FileId, now: Timestamp) -> Result<OpenFile, StoreError> {
-        let meta = self.stat(workspace, id).await?;
-        if meta.is_expired(now) {
-            return Err(StoreError::Expired);
-        }
-        let content = self.layout.entry(workspace, id).content;
-        let file = on_disk("opening a file", move || std::fs::File::open(content)).await?;
+    async fn read(
+        &self,
+        workspace: &Workspace,
+        meta: &FileMeta,
+        range: Range<u64>,
+    ) -> Result<Body<'static>, StoreError> {
+        let content = self.layout.entry(workspace, meta.id).content;
+        let Range { start, end } = range;
+        let open = move || {
+            let mut file = std::fs::File::open(content)?;
+            file.seek(SeekFrom::Start(start))?;
+            Ok(file)
+        };
+        let file = on_disk("opening a file", open).await?;
         let reader = ReaderStream::with_capacity(tokio::fs::File::from_std(file), READ_BYTES);
-        Ok(OpenFile { body: exactly(meta.size_bytes, Box::pin(reader)), meta })
+        Ok(exactly(end.saturating_sub(start), Box::pin(reader)))
     }
 
     async fn delete(&self, workspace: &Workspace, id: FileId) -> Result<(), StoreError> {
@@ -160,6 +167,11 @@ impl FileStore for FolderStore {
         let index = self.layout.index(workspace.key());
         let request = *request;
         on_disk("listing files", move || listing::page(&index, &request)).await
+    }
+
+    async fn usage(&self, workspace: &Workspace) -> Result<u64, StoreError> {
+        let contents = self.layout.contents(workspace.key());
+        on_disk("adding up files", move || disk::total_size(&contents)).await
     }
 
     async fn check(&self) -> Result<(), StoreError> {

@@ -13,9 +13,10 @@
 mod folder;
 mod id;
 mod name;
+mod total;
 mod workspace;
 
-use std::{io, pin::Pin};
+use std::{io, ops::Range, pin::Pin};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -26,6 +27,7 @@ use serde::{Deserialize, Serialize};
 pub use folder::{FolderStore, Swept};
 pub use id::{FileId, MalformedId};
 pub use name::{FileName, NameError};
+pub use total::Limited;
 pub use workspace::Workspace;
 
 /// Content on its way in or out, in pieces.
@@ -145,6 +147,12 @@ pub enum StoreError {
     /// The store is full.
     #[error("no space left in the file store")]
     NoSpace,
+    /// The workspace's files would take more than they may.
+    #[error("the workspace's files would take more than {limit} bytes")]
+    OverTotal {
+        /// The most that is allowed.
+        limit: u64,
+    },
     /// The caller's body failed; nothing was stored.
     #[error("reading the content to be stored")]
     Body(#[source] io::Error),
@@ -198,14 +206,31 @@ pub trait FileStore: Send + Sync {
     /// The metadata, of an expired file as well.
     async fn stat(&self, workspace: &Workspace, id: FileId) -> Result<FileMeta, StoreError>;
 
-    /// Opens the content.
-    async fn open(&self, workspace: &Workspace, id: FileId, now: Timestamp) -> Result<OpenFile, StoreError>;
+    /// The bytes of this range of a file's content; its end is at most the file's size.
+    async fn read(
+        &self,
+        workspace: &Workspace,
+        meta: &FileMeta,
+        range: Range<u64>,
+    ) -> Result<Body<'static>, StoreError>;
+
+    /// Opens the whole content.
+    async fn open(&self, workspace: &Workspace, id: FileId, now: Timestamp) -> Result<OpenFile, StoreError> {
+        let meta = self.stat(workspace, id).await?;
+        if meta.is_expired(now) {
+            return Err(StoreError::Expired);
+        }
+        Ok(OpenFile { body: self.read(workspace, &meta, 0..meta.size_bytes).await?, meta })
+    }
 
     /// Removes a file. Whoever reads it at the moment may read on.
     async fn delete(&self, workspace: &Workspace, id: FileId) -> Result<(), StoreError>;
 
     /// A page of the workspace's files, newest first, expired ones included.
     async fn list(&self, workspace: &Workspace, request: &ListRequest) -> Result<Page, StoreError>;
+
+    /// Bytes that the contents of the workspace's files take.
+    async fn usage(&self, workspace: &Workspace) -> Result<u64, StoreError>;
 
     /// Whether the store can be used.
     async fn check(&self) -> Result<(), StoreError>;

@@ -384,6 +384,32 @@ async fn pages_walk_the_list_in_both_directions() {
 }
 
 #[tokio::test]
+async fn a_range_reads_these_bytes_and_no_others() {
+    let fixture = Fixture::new().await;
+    let content: Vec<u8> = (0..=255).cycle().take(200_000).collect();
+    let meta = fixture.put(id(1), &content).await;
+    for (start, end) in [(0, 200_000), (0, 1), (199_999, 200_000), (70_000, 150_001), (5, 5), (200_000, 200_000)] {
+        let body = fixture.store.read(&fixture.workspace, &meta, start..end).await.unwrap();
+        let bounds = usize::try_from(start).unwrap()..usize::try_from(end).unwrap();
+        assert!(collect(body).await.unwrap() == content[bounds], "{start}..{end}");
+    }
+    fs::File::options().write(true).open(fixture.file_named("/c/")).unwrap().set_len(100).unwrap();
+    let body = fixture.store.read(&fixture.workspace, &meta, 50..150).await.unwrap();
+    assert_eq!(collect(body).await.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+}
+
+#[tokio::test]
+async fn usage_is_what_the_contents_of_one_workspace_take() {
+    let fixture = Fixture::new().await;
+    assert_eq!(fixture.store.usage(&fixture.workspace).await.unwrap(), 0);
+    fixture.put(id(1), &[1; 1000]).await;
+    fixture.put(id(2), &[]).await;
+    fixture.put(id(3), &[1; 23]).await;
+    assert_eq!(fixture.store.usage(&fixture.workspace).await.unwrap(), 1023);
+    assert_eq!(fixture.store.usage(&Workspace::named("other")).await.unwrap(), 0);
+}
+
+#[tokio::test]
 async fn a_damaged_or_foreign_entry_never_breaks_the_list() {
     let fixture = Fixture::new().await;
     for number in 1..=3 {

@@ -16,7 +16,7 @@ mod walk;
 
 pub use block::{BashOutputFile, BashResult, Caller, ContentBlock, EditorResult, ErrorDetail, FileType, ToolErrorCode};
 pub use error::{ApiError, ErrorType};
-pub use file::{DeletedFile, FileMetadata, FileScope};
+pub use file::{DeletedFile, DeletedPrefix, FileList, FileMetadata, FileScope, SessionFile, SessionFileList};
 pub use id::IdSeed;
 pub use request::{Block, InputMessage, MessagesRequest, Role, Rules};
 pub use response::{ContainerInfo, InteractionStopReason, Message, ServerToolUsage, StopReason, Usage};
