@@ -1,6 +1,6 @@
 //! Settings: each is a flag, an environment variable with the prefix `CODEEXEC_`, and a chart value.
 
-use clap::{Parser, ValueEnum};
+use clap::{ArgAction, Parser, ValueEnum};
 use std::{net::SocketAddr, path::PathBuf};
 
 /// The Messages and Files API with code execution on one's own machines.
@@ -63,6 +63,14 @@ pub struct Config {
     /// Bytes that the stored files of one workspace may take together.
     #[arg(long, env = "CODEEXEC_WORKSPACE_STORAGE", default_value_t = 1_000_000_000_000)]
     pub workspace_storage: u64,
+
+    /// Whether uploaded files of threads can be downloaded.
+    #[arg(long, env = "CODEEXEC_DOWNLOAD_UPLOADED", default_value_t = true, action = ArgAction::Set)]
+    pub download_uploaded: bool,
+
+    /// Whether generated files of threads can be downloaded.
+    #[arg(long, env = "CODEEXEC_DOWNLOAD_GENERATED", default_value_t = true, action = ArgAction::Set)]
+    pub download_generated: bool,
 
     /// How logs are written.
     #[arg(long, env = "CODEEXEC_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]

@@ -16,6 +16,7 @@ mod metrics;
 mod model;
 mod request;
 mod router;
+mod session;
 mod trouble;
 mod turns;
 mod uploads;
@@ -32,6 +33,7 @@ use sandbox_runtime::{
     kubernetes::{KubernetesConfig, KubernetesRuntime},
     local::{LocalConfig, LocalLimits, LocalRuntime},
 };
+use session::{Tags, threads::Downloads};
 use std::{
     future::IntoFuture as _,
     io::Write as _,
@@ -58,6 +60,8 @@ struct App {
     sandboxes: Sandboxes,
     files: Arc<dyn FileStore>,
     uploads: Uploads,
+    tags: Tags,
+    downloads: Downloads,
     model: String,
     command_timeout: Option<Duration>,
     idle_timeout: Duration,
@@ -100,6 +104,8 @@ impl Server {
             sandboxes,
             files: Arc::new(Limited::new(Arc::new(store.clone()), config.workspace_storage)),
             uploads: Uploads::default(),
+            tags: Tags::default(),
+            downloads: Downloads { uploaded: config.download_uploaded, generated: config.download_generated },
             model: config.model.clone(),
             command_timeout: config.command_timeout.map(Duration::from_secs),
             idle_timeout: Duration::from_secs(config.idle_timeout),

@@ -3,12 +3,13 @@
 use crate::{
     App, files, health, messages,
     request::{self, Context},
+    session,
 };
 use axum::{
     Extension, Router,
     extract::DefaultBodyLimit,
     middleware,
-    routing::{MethodRouter, get, post},
+    routing::{MethodRouter, get, post, put},
 };
 use http::Method;
 use std::sync::Arc;
@@ -25,6 +26,22 @@ pub fn router(app: &Arc<App>) -> Router {
         .route("/v1/files/{id}/content", only(get(files::download), "GET, HEAD"))
         // Zylon surface
         .route("/api/gpt/v1/messages", only(post(messages::create), "POST"))
+        .route(
+            "/api/gpt/v1/files",
+            only(get(session::list).post(session::upload).delete(session::delete_prefix), "DELETE, GET, HEAD, POST")
+                .layer(unlimited()),
+        )
+        // A key with its slashes, an id, or an id and `/content`, by the method.
+        .route(
+            "/api/gpt/v1/files/{*path}",
+            only(get(session::get).put(session::put).delete(session::delete), "DELETE, GET, HEAD, PUT"),
+        )
+        .route(
+            "/api/v1/app/thread/{thread}/upload-file",
+            only(post(session::threads::upload), "POST").layer(unlimited()),
+        )
+        .route("/api/v1/app/thread/{thread}/put-file/{*path}", only(put(session::threads::put), "PUT"))
+        .route("/api/v1/app/thread/{thread}/download-file", only(get(session::threads::download), "GET, HEAD"))
         .fallback(request::unknown_route)
         .layer(middleware::from_fn_with_state(Arc::clone(app), request::authenticate));
     Router::new()
