@@ -206,6 +206,7 @@ impl Commands {
                 | StoreError::Expired
                 | StoreError::InvalidName(_)
                 | StoreError::Body(_)
+                | StoreError::Unavailable { .. }
                 | StoreError::Io { .. } => "the file store failed",
             }
         })

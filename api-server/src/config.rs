@@ -1,7 +1,10 @@
 //! Settings: each is a flag, an environment variable with the prefix `CODEEXEC_`, and a chart value.
 
+mod store;
+
 use clap::{ArgAction, Parser, ValueEnum};
 use std::{net::SocketAddr, path::PathBuf};
+pub use store::{EncryptionKind, StoreKind, StoreSettings};
 
 /// The Messages and Files API with code execution on one's own machines.
 #[derive(Parser, Clone, Debug)]
@@ -60,9 +63,9 @@ pub struct Config {
     #[arg(long, env = "CODEEXEC_MAX_SAMPLINGS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub max_samplings: u32,
 
-    /// Bytes that the stored files of one workspace may take together.
-    #[arg(long, env = "CODEEXEC_WORKSPACE_STORAGE", default_value_t = 1_000_000_000_000)]
-    pub workspace_storage: u64,
+    /// Where stored files are kept.
+    #[command(flatten)]
+    pub files: StoreSettings,
 
     /// Whether uploaded files of threads can be downloaded.
     #[arg(long, env = "CODEEXEC_DOWNLOAD_UPLOADED", default_value_t = true, action = ArgAction::Set)]

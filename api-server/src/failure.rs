@@ -43,6 +43,11 @@ impl Failure {
                 Self(ApiError::invalid(text).with_code("storage_quota_exceeded"))
             }
             StoreError::Body(cause) => body::failure(body::io_kind(cause), MAX_FILE),
+            StoreError::Unavailable { source, .. } => {
+                tracing::warn!(%error, error.source = %source, "the file store is not available");
+                let text = "The file store cannot be reached at the moment; try again.";
+                Self(ApiError::new(ErrorType::Overloaded, text))
+            }
             StoreError::Io { .. } => Self::internal("the file store", error),
         }
     }

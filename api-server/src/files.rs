@@ -17,7 +17,7 @@ use axum::{
     extract::{FromRequest, Multipart, Query, Request, State, multipart::Field},
     response::Response,
 };
-use file_store::{FileId, FileMeta, FileName, NewFile, Origin, Staged, StoreError, Workspace};
+use file_store::{FileId, FileMeta, FileName, FileSummary, NewFile, Origin, Staged, StoreError, Workspace};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use http::{HeaderMap, HeaderValue, Method};
 use jiff::{SignedDuration, Timestamp};
@@ -70,7 +70,7 @@ pub async fn upload(
         NewFile { filename, mime_type, created_at: now, expires_at, downloadable: false, origin: Origin::Upload };
     let meta = staged.commit(file).await.map_err(|error| Failure::of_store(&error, &id.to_string()))?;
     tracing::info!(file.id = %meta.id, file.size_bytes = meta.size_bytes, "file stored");
-    Ok(Json(metadata(meta)))
+    Ok(Json(metadata(meta.into())))
 }
 
 /// The parts of an upload. What is too large is refused before it is read, or as soon as it shows.
@@ -165,9 +165,9 @@ pub async fn list(
     Ok(Json(list))
 }
 
-async fn if_there(app: &App, workspace: &Workspace, id: FileId) -> Result<Option<FileMeta>, Failure> {
+async fn if_there(app: &App, workspace: &Workspace, id: FileId) -> Result<Option<FileSummary>, Failure> {
     match app.files.stat(workspace, id).await {
-        Ok(meta) => Ok(Some(meta)),
+        Ok(meta) => Ok(Some(meta.into())),
         Err(StoreError::NotFound) => Ok(None),
         Err(error) => Err(Failure::of_store(&error, &id.to_string())),
     }
@@ -180,7 +180,7 @@ pub async fn retrieve_metadata(
     Version(_): Version,
     Id(id): Id,
 ) -> Result<Json<FileMetadata>, Failure> {
-    Ok(Json(metadata(stat(&app, &identity, &id).await?)))
+    Ok(Json(metadata(stat(&app, &identity, &id).await?.into())))
 }
 
 /// `DELETE /v1/files/{id}`. Copies in containers stay.
@@ -250,16 +250,17 @@ fn check_readable(meta: &FileMeta, now: Timestamp) -> Result<(), ApiError> {
 }
 
 /// A stored file as clients see it.
-pub fn metadata(meta: FileMeta) -> FileMetadata {
+fn metadata(file: FileSummary) -> FileMetadata {
+    let FileSummary { id, filename, mime_type, size_bytes, created_at, expires_at, downloadable } = file;
     FileMetadata {
-        id: meta.id.to_string(),
+        id: id.to_string(),
         kind: FileType::File,
-        filename: meta.filename.as_str().to_owned(),
-        mime_type: meta.mime_type,
-        size_bytes: meta.size_bytes,
-        created_at: meta.created_at,
-        downloadable: meta.downloadable,
-        expires_at: meta.expires_at,
+        filename: filename.into(),
+        mime_type,
+        size_bytes,
+        created_at,
+        downloadable,
+        expires_at,
         scope: None,
     }
 }

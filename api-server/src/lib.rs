@@ -25,7 +25,7 @@ use anyhow::{Context as _, anyhow};
 use auth::{Auth, KeyFile, KeyHash};
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD as URL_SAFE_NO_PAD};
 use config::{AuthKind, Config, RuntimeKind};
-use file_store::{FileStore, FolderStore, Limited};
+use file_store::{FileStore, Limited};
 use health::Readiness;
 use metrics::Metrics;
 use sandbox_runtime::{
@@ -94,7 +94,7 @@ impl Server {
         std::fs::create_dir_all(&config.data_dir)
             .with_context(|| format!("cannot make the data folder {}", config.data_dir.display()))?;
         let (auth, own_key) = authentication(config, address)?;
-        let store = FolderStore::new(&config.data_dir.join("files")).await.context("opening the file store")?;
+        let store = config.files.open(&config.data_dir).await.context("opening the file store")?;
         let stop = CancellationToken::new();
         let sandboxes = Sandboxes::new(runtime(config).await?);
         let app = Arc::new(App {
@@ -102,7 +102,7 @@ impl Server {
             metrics: Metrics::new(&sandboxes),
             readiness: Readiness::default(),
             sandboxes,
-            files: Arc::new(Limited::new(Arc::new(store.clone()), config.workspace_storage)),
+            files: Arc::new(Limited::new(store, config.files.workspace_storage)),
             uploads: Uploads::default(),
             tags: Tags::default(),
             downloads: Downloads { uploaded: config.download_uploaded, generated: config.download_generated },
@@ -113,7 +113,7 @@ impl Server {
             stop: stop.clone(),
         });
         tracing::info!("listening on http://{address}");
-        let mut chores = vec![tokio::spawn(do_chores(Arc::clone(&app), store))];
+        let mut chores = vec![tokio::spawn(do_chores(Arc::clone(&app)))];
         if let Some(inside) = inside {
             let address = inside.local_addr().context("reading the address of the metrics")?;
             tracing::info!("metrics on http://{address}/metrics");
@@ -166,7 +166,7 @@ async fn serve(listener: TcpListener, app: Arc<App>, chores: Vec<JoinHandle<()>>
 }
 
 /// What is to be done now and then.
-async fn do_chores(app: Arc<App>, store: FolderStore) {
+async fn do_chores(app: Arc<App>) {
     let mut keys = tokio::time::interval(KEYS_RELOAD);
     let mut sweep = tokio::time::interval(SWEEP);
     loop {
@@ -177,7 +177,7 @@ async fn do_chores(app: Arc<App>, store: FolderStore) {
                 }
             }
             _ = sweep.tick() => {
-                if let Err(error) = store.sweep(entropy::now()).await {
+                if let Err(error) = app.files.sweep(entropy::now()).await {
                     tracing::warn!(%error, "the file store was not swept");
                 }
             }

@@ -12,7 +12,6 @@ use std::{
 };
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use futures_util::StreamExt;
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
@@ -21,10 +20,9 @@ use tokio_util::io::ReaderStream;
 
 use self::disk::{Entry, PartFile};
 use crate::{
-    Body, FileId, FileMeta, FileStore, ListRequest, NewFile, Page, Staged, StoreError, Workspace, workspace::hex,
+    Body, FileId, FileMeta, FileStore, ListRequest, NewFile, Page, Staged, StoreError, Swept, Workspace, body::exactly,
+    workspace::hex,
 };
-
-pub use self::sweep::Swept;
 
 /// Reads go in pieces of this size.
 const READ_BYTES: usize = 64 * 1024;
@@ -98,13 +96,6 @@ impl FolderStore {
         .await?;
         Ok(store)
     }
-
-    /// Removes what interrupted writes have left and files whose time is long over. To be called at start and daily;
-    /// harmless while other processes use the store.
-    pub async fn sweep(&self, now: Timestamp) -> Result<Swept, StoreError> {
-        let layout = Arc::clone(&self.layout);
-        on_disk("sweeping", move || sweep::sweep(&layout, now)).await
-    }
 }
 
 #[async_trait]
@@ -174,6 +165,11 @@ impl FileStore for FolderStore {
         on_disk("adding up files", move || disk::total_size(&contents)).await
     }
 
+    async fn sweep(&self, now: Timestamp) -> Result<Swept, StoreError> {
+        let layout = Arc::clone(&self.layout);
+        on_disk("sweeping", move || sweep::sweep(&layout, now)).await
+    }
+
     async fn check(&self) -> Result<(), StoreError> {
         let parts = self.layout.parts();
         let is_folder = on_disk("looking at the store's folder", move || Ok(std::fs::metadata(parts)?.is_dir())).await;
@@ -239,28 +235,6 @@ async fn fill(part: &PartFile, mut body: Body<'_>, limit: u64) -> Result<(u64, S
     }
     writer.flush().await.map_err(|error| failed("writing a file", error))?;
     Ok((size, hex(&hash.finalize())))
-}
-
-/// The body, if it has this length: what is longer is cut, what is shorter ends in an error.
-fn exactly(size: u64, body: Body<'static>) -> Body<'static> {
-    Box::pin(futures_util::stream::unfold((body, size, false), |(mut body, left, over)| async move {
-        if over || left == 0 {
-            return None;
-        }
-        let piece: io::Result<Bytes> = match body.next().await {
-            None => Err(io::Error::new(io::ErrorKind::UnexpectedEof, format!("file ends {left} bytes early"))),
-            Some(Ok(mut piece)) => {
-                piece.truncate(usize::try_from(left).unwrap_or(usize::MAX));
-                Ok(piece)
-            }
-            Some(Err(error)) => Err(error),
-        };
-        let (left, over) = match &piece {
-            Ok(piece) => (left - piece.len() as u64, false),
-            Err(_) => (left, true),
-        };
-        Some((piece, (body, left, over)))
-    }))
 }
 
 /// Runs work that waits for the disk where waiting is allowed.

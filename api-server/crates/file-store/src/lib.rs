@@ -5,14 +5,16 @@
 //! cannot be, and answers exactly as one that never existed.
 //!
 //! ```text
-//! v1/<hash of workspace>/c/<id>     content
-//! v1/<hash of workspace>/i/<id>.~   index entry: the metadata as JSON
-//! v1/x/<hour>/<hash>.<id>           files that expire in that hour
+//! v1/<hash of workspace>/c/<id>          content
+//! v1/<hash of workspace>/i/<id>.<meta>   index entry: the metadata as JSON; its name says what lists show, or `~`
+//! v1/x/<hour>/<hash>.<id>                files that expire in that hour
 //! ```
 
+mod body;
 mod folder;
 mod id;
 mod name;
+mod s3;
 mod total;
 mod workspace;
 
@@ -24,9 +26,10 @@ use futures_util::Stream;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-pub use folder::{FolderStore, Swept};
+pub use folder::FolderStore;
 pub use id::{FileId, MalformedId};
 pub use name::{FileName, NameError};
+pub use s3::{Encryption, S3Config, S3Store, StaticCredentials};
 pub use total::Limited;
 pub use workspace::Workspace;
 
@@ -98,6 +101,53 @@ impl FileMeta {
     }
 }
 
+/// What lists show of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileSummary {
+    /// Its id.
+    pub id: FileId,
+    /// Name shown to clients.
+    pub filename: FileName,
+    /// Content type.
+    pub mime_type: String,
+    /// Length of the content.
+    pub size_bytes: u64,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// When its content ends to be readable.
+    pub expires_at: Option<Timestamp>,
+    /// Whether clients may read the content back.
+    pub downloadable: bool,
+}
+
+impl From<FileMeta> for FileSummary {
+    fn from(meta: FileMeta) -> Self {
+        let FileMeta {
+            id,
+            filename,
+            mime_type,
+            size_bytes,
+            sha256: _,
+            created_at,
+            expires_at,
+            downloadable,
+            origin: _,
+        } = meta;
+        Self { id, filename, mime_type, size_bytes, created_at, expires_at, downloadable }
+    }
+}
+
+/// What a sweep removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Parts of uploads that never ended.
+    pub parts: usize,
+    /// Contents without an index entry.
+    pub orphans: usize,
+    /// Files whose time was long over.
+    pub expired: usize,
+}
+
 /// A file opened for reading.
 pub struct OpenFile {
     /// Its metadata; the body has exactly `size_bytes`.
@@ -121,7 +171,7 @@ pub struct ListRequest {
 #[derive(Clone, Debug)]
 pub struct Page {
     /// The files. Never empty while `has_more` is set.
-    pub files: Vec<FileMeta>,
+    pub files: Vec<FileSummary>,
     /// Whether more files lie beyond this page, in the direction asked for: newer ones with `before`, else older ones.
     pub has_more: bool,
 }
@@ -156,6 +206,15 @@ pub enum StoreError {
     /// The caller's body failed; nothing was stored.
     #[error("reading the content to be stored")]
     Body(#[source] io::Error),
+    /// The store cannot be reached or is overloaded; the same may work a little later.
+    #[error("file store unavailable: {doing}")]
+    Unavailable {
+        /// What was attempted.
+        doing: &'static str,
+        /// Why it failed.
+        #[source]
+        source: io::Error,
+    },
     /// The store itself failed.
     #[error("file store: {doing}")]
     Io {
@@ -231,6 +290,10 @@ pub trait FileStore: Send + Sync {
 
     /// Bytes that the contents of the workspace's files take.
     async fn usage(&self, workspace: &Workspace) -> Result<u64, StoreError>;
+
+    /// Removes what interrupted writes have left and files whose time is long over. To be called at start and now and then;
+    /// harmless while other processes use the store.
+    async fn sweep(&self, now: Timestamp) -> Result<Swept, StoreError>;
 
     /// Whether the store can be used.
     async fn check(&self) -> Result<(), StoreError>;

@@ -7,9 +7,10 @@ use std::{
 };
 
 use async_trait::async_trait;
+use jiff::Timestamp;
 use tokio::time::{Duration, Instant};
 
-use crate::{Body, FileId, FileMeta, FileStore, ListRequest, NewFile, Page, Staged, StoreError, Workspace};
+use crate::{Body, FileId, FileMeta, FileStore, ListRequest, NewFile, Page, Staged, StoreError, Swept, Workspace};
 
 /// What other processes have stored or deleted is seen after this time: so long a workspace can be over its total by what they store.
 const COUNTED_AGAIN: Duration = Duration::from_mins(5);
@@ -152,6 +153,10 @@ impl FileStore for Limited {
 
     async fn usage(&self, workspace: &Workspace) -> Result<u64, StoreError> {
         self.0.store.usage(workspace).await
+    }
+
+    async fn sweep(&self, now: Timestamp) -> Result<Swept, StoreError> {
+        self.0.store.sweep(now).await
     }
 
     async fn check(&self) -> Result<(), StoreError> {
