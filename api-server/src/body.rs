@@ -2,12 +2,22 @@
 //! closed under a sender loses the answer too.
 
 use crate::failure::{Failure, too_large};
-use axum::{body::Body, extract::Request};
+use axum::{
+    body::{Body, HttpBody},
+    extract::Request,
+};
 use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, stream};
 use http::header;
+use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt as _;
-use std::{error::Error, io, time::Duration};
+use std::{
+    error::Error,
+    io,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
 use tokio::time::{Instant, timeout};
 use wire::ApiError;
 
@@ -20,15 +30,21 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 const PATIENCE: Duration = Duration::from_mins(1);
 const LEAST_RATE: u64 = 1000;
 
+/// The request, whose body is read on for a while when it is answered before its end. One of a client that waits for a word of
+/// ours is left alone: it sends nothing more, and reading would be that word.
+pub fn heard_out(request: Request) -> Request {
+    if request.headers().contains_key(header::EXPECT) {
+        request
+    } else {
+        request.map(|body| Body::new(HeardOut(Some(body))))
+    }
+}
+
 /// Refuses a request that announces more than `limit` bytes.
 pub fn check_length(request: Request, limit: u64) -> Result<Request, Failure> {
     let announced =
         request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|announced| announced > limit) {
-        // A client that waits for a word of ours sends nothing more, and reading would be that word.
-        if !request.headers().contains_key(header::EXPECT) {
-            drop(HeardOut(Some(request.into_body())));
-        }
         return Err(too_large(limit).into());
     }
     Ok(request)
@@ -36,9 +52,9 @@ pub fn check_length(request: Request, limit: u64) -> Result<Request, Failure> {
 
 /// The whole body, of at most `limit` bytes.
 pub async fn read(request: Request, limit: u64) -> Result<Bytes, Failure> {
-    let mut body = HeardOut(Some(check_length(request, limit)?.into_body()));
+    let mut body = check_length(request, limit)?.into_body();
     let mut bytes = BytesMut::new();
-    while let Some(data) = body.next().await {
+    while let Some(data) = next(&mut body).await {
         let data = data.map_err(|_| ApiError::invalid("The request body ended early."))?;
         if bytes.len() as u64 + data.len() as u64 > limit {
             return Err(too_large(limit).into());
@@ -48,15 +64,28 @@ pub async fn read(request: Request, limit: u64) -> Result<Bytes, Failure> {
     Ok(bytes.freeze())
 }
 
+async fn next(body: &mut Body) -> Option<Result<Bytes, axum::Error>> {
+    loop {
+        match body.frame().await? {
+            Ok(frame) => {
+                if let Ok(data) = frame.into_data() {
+                    return Some(Ok(data));
+                }
+            }
+            Err(error) => return Some(Err(error)),
+        }
+    }
+}
+
 /// A body as it comes: at most `limit` bytes, else it ends with [`io::ErrorKind::FileTooLarge`]; and not too slowly, else with
 /// [`io::ErrorKind::TimedOut`].
 pub fn incoming(body: Body, limit: u64) -> impl Stream<Item = io::Result<Bytes>> + Send + 'static {
-    let start = Incoming { body: HeardOut(Some(body)), limit, received: 0, began: Instant::now() };
+    let start = Incoming { body, limit, received: 0, began: Instant::now() };
     stream::try_unfold(start, Incoming::next)
 }
 
 struct Incoming {
-    body: HeardOut,
+    body: Body,
     limit: u64,
     received: u64,
     began: Instant,
@@ -64,17 +93,15 @@ struct Incoming {
 
 impl Incoming {
     async fn next(mut self) -> io::Result<Option<(Bytes, Self)>> {
-        let Ok(next) = timeout(LONGEST_PAUSE, self.body.next()).await else {
-            self.body.0 = None;
+        let Ok(next) = timeout(LONGEST_PAUSE, next(&mut self.body)).await else {
             return Err(io::ErrorKind::TimedOut.into());
         };
-        let Some(data) = next.transpose()? else { return Ok(None) };
+        let Some(data) = next.transpose().map_err(io::Error::other)? else { return Ok(None) };
         self.received += data.len() as u64;
         if self.received > self.limit {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
         if is_too_slow(self.received, self.began.elapsed()) {
-            self.body.0 = None;
             return Err(io::ErrorKind::TimedOut.into());
         }
         Ok(Some((data, self)))
@@ -109,28 +136,35 @@ pub fn failure(kind: Option<io::ErrorKind>, limit: u64) -> Failure {
 /// A body whose rest, when nobody wants it any more, is read for a while; `None` when it is over.
 struct HeardOut(Option<Body>);
 
-impl HeardOut {
-    async fn next(&mut self) -> Option<io::Result<Bytes>> {
-        loop {
-            match self.0.as_mut()?.frame().await {
-                Some(Ok(frame)) => {
-                    if let Ok(data) = frame.into_data() {
-                        return Some(Ok(data));
-                    }
-                }
-                Some(Err(error)) => {
-                    self.0 = None;
-                    return Some(Err(io::Error::other(error)));
-                }
-                None => self.0 = None,
-            }
+impl HttpBody for HeardOut {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let Some(body) = self.0.as_mut() else { return Poll::Ready(None) };
+        let frame = ready!(Pin::new(body).poll_frame(context));
+        if !matches!(frame, Some(Ok(_))) {
+            self.0 = None;
         }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.as_ref().is_none_or(HttpBody::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.0.as_ref().map_or_else(|| SizeHint::with_exact(0), HttpBody::size_hint)
     }
 }
 
 impl Drop for HeardOut {
     fn drop(&mut self) {
-        let (Some(mut body), Ok(handle)) = (self.0.take(), tokio::runtime::Handle::try_current()) else { return };
+        let Some(mut body) = self.0.take().filter(|body| !body.is_end_stream()) else { return };
+        let Ok(handle) = tokio::runtime::Handle::try_current() else { return };
         let drain = async move {
             let mut left = HEARD_OUT;
             while let Some(Ok(frame)) = body.frame().await {

@@ -3,7 +3,7 @@
 use crate::{
     App,
     auth::{Identity, Refusal},
-    entropy,
+    body, entropy,
     failure::Failure,
 };
 use axum::{
@@ -79,7 +79,7 @@ pub async fn authenticate(State(app): State<Arc<App>>, mut request: Request, nex
     match app.auth.identify(request.headers()) {
         Ok(identity) => {
             request.extensions_mut().insert(identity.clone());
-            let mut response = next.run(request).await;
+            let mut response = next.run(body::heard_out(request)).await;
             response.extensions_mut().insert(identity);
             response
         }

@@ -348,6 +348,15 @@ def test_a_form_that_is_refused_writes_nothing(box):
     assert box.list()["data"] == []
 
 
+def test_whoever_is_refused_in_the_middle_of_a_large_body_reads_why(box):
+    large = b"x" * 30_000_000
+    answers = [box.put("a//b", large), box.call("POST", files={"file": ("a", large)}, params={"path": "/abs"})]
+    answers.append(box.call("PUT", "/a", data=large, params={"scope_id": "../.."}))
+    answers.append(box.call("PUT", "/a", data=iter([large] * 2), headers={"if-match": "*"}))
+    assert [answer.status_code for answer in answers] == [400, 400, 400, 412]
+    assert box.list()["data"] == []
+
+
 def test_the_files_of_a_list_are_those_that_code_made(box):
     """The whole example of the documentation: upload, analyse, download all that can be, clean up."""
     box.upload("sales.csv", b"month,revenue\n1,10\n2,32\n")

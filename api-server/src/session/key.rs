@@ -183,6 +183,8 @@ pub fn deletion(prefix: &str) -> Result<(Folder, String), &'static str> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn path_of_key(key: &str) -> Result<String, &'static str> {
@@ -310,5 +312,28 @@ mod tests {
             assert_eq!(deletion(empty), Err("prefix must be non-empty for bulk delete."));
         }
         assert!(deletion("a/../").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn what_a_key_or_an_id_names_lies_beneath_one_folder(key in "(outputs/|uploads/)?(\\PC|[./\\x00]){0,40}", bytes: Vec<u8>) {
+            let paths = [key.as_bytes().to_vec(), bytes, [Folder::Outputs.path().as_bytes(), b"/", key.as_bytes()].concat()];
+            let by_id = paths.iter().filter_map(|path| Place::of_id(&BASE64.encode(path)).ok());
+            for place in Place::of_key(&key).into_iter().chain(by_id) {
+                let path = place.path();
+                let below = path.strip_prefix(place.folder.path().as_bytes()).unwrap();
+                prop_assert!(below.len() > 1 && below[0] == b'/' && !path.contains(&0));
+                prop_assert!(below[1..].split(|byte| *byte == b'/').all(|part| !matches!(part, b"" | b"." | b"..")));
+                prop_assert_eq!(Place::of_id(&place.id()), Ok(place));
+            }
+        }
+
+        #[test]
+        fn no_text_that_comes_as_an_id_or_a_prefix_does_harm(text in "\\PC{0,60}|[A-Za-z0-9_=-]{0,60}") {
+            let _ = (Place::of_id(&text), selection(Some(&text)));
+            if let Ok((_, beginning)) = deletion(&text) {
+                prop_assert!(!beginning.split('/').any(|part| part == ".."));
+            }
+        }
     }
 }
