@@ -200,11 +200,13 @@ impl Commands {
             tracing::warn!(%error, "an output file was not stored");
             match error {
                 StoreError::NoSpace => "the file store is full",
+                StoreError::OverTotal { .. } => "the workspace's files take all that they may",
                 StoreError::TooLarge { .. } => "it is larger than 500 MB",
                 StoreError::NotFound
                 | StoreError::Expired
                 | StoreError::InvalidName(_)
                 | StoreError::Body(_)
+                | StoreError::Unavailable { .. }
                 | StoreError::Io { .. } => "the file store failed",
             }
         })

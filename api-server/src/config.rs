@@ -1,7 +1,10 @@
 //! Settings: each is a flag, an environment variable with the prefix `CODEEXEC_`, and a chart value.
 
-use clap::{Parser, ValueEnum};
+mod store;
+
+use clap::{ArgAction, Parser, ValueEnum};
 use std::{net::SocketAddr, path::PathBuf};
+pub use store::{EncryptionKind, StoreKind, StoreSettings};
 
 /// The Messages and Files API with code execution on one's own machines.
 #[derive(Parser, Clone, Debug)]
@@ -77,6 +80,18 @@ pub struct Config {
     /// Model samplings of one request; then it ends with `pause_turn`.
     #[arg(long, env = "CODEEXEC_MAX_SAMPLINGS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub max_samplings: u32,
+
+    /// Where stored files are kept.
+    #[command(flatten)]
+    pub files: StoreSettings,
+
+    /// Whether uploaded files of threads can be downloaded.
+    #[arg(long, env = "CODEEXEC_DOWNLOAD_UPLOADED", default_value_t = true, action = ArgAction::Set)]
+    pub download_uploaded: bool,
+
+    /// Whether generated files of threads can be downloaded.
+    #[arg(long, env = "CODEEXEC_DOWNLOAD_GENERATED", default_value_t = true, action = ArgAction::Set)]
+    pub download_generated: bool,
 
     /// How logs are written.
     #[arg(long, env = "CODEEXEC_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]

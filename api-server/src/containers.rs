@@ -78,8 +78,9 @@ fn absent(id: &str, now_millis: u64) -> ApiError {
     }
 }
 
-fn unavailable(error: &AcquireError) -> ApiError {
-    tracing::warn!(%error, "the container could not be looked up");
+/// For a container that is not to be had.
+pub fn unavailable(error: &AcquireError) -> ApiError {
+    tracing::warn!(%error, "no container");
     ApiError::new(ErrorType::Overloaded, explain(error))
 }
 

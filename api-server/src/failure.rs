@@ -1,5 +1,6 @@
 //! What a handler answers when it cannot do what was asked. The middleware of [`crate::request`] writes the body.
 
+use crate::{body, files::MAX_FILE};
 use axum::response::{IntoResponse, Response};
 use file_store::StoreError;
 use http::{HeaderValue, StatusCode, header};
@@ -36,9 +37,27 @@ impl Failure {
                 ApiError::invalid("The file store is full; delete files or ask your operator for more space.")
                     .with_code("storage_quota_exceeded"),
             ),
-            StoreError::Body(_) => Self(ApiError::invalid("The upload ended before its content was whole.")),
+            StoreError::OverTotal { limit } => {
+                let text =
+                    format!("The files of your workspace may take {} together; delete some first.", bytes(*limit));
+                Self(ApiError::invalid(text).with_code("storage_quota_exceeded"))
+            }
+            StoreError::Body(cause) => body::failure(body::io_kind(cause), MAX_FILE),
+            StoreError::Unavailable { source, .. } => {
+                tracing::warn!(%error, error.source = %source, "the file store is not available");
+                let text = "The file store cannot be reached at the moment; try again.";
+                Self(ApiError::new(ErrorType::Overloaded, text))
+            }
             StoreError::Io { .. } => Self::internal("the file store", error),
         }
+    }
+}
+
+fn bytes(count: u64) -> String {
+    match count {
+        0..1_000_000 => format!("{count} bytes"),
+        1_000_000..1_000_000_000 => format!("{} MB", count / 1_000_000),
+        _ => format!("{} GB", count / 1_000_000_000),
     }
 }
 
@@ -46,6 +65,15 @@ impl Failure {
 pub fn too_large(limit: u64) -> ApiError {
     let message = format!("Request exceeds the maximum size of {} MB.", limit / 1_000_000);
     ApiError::new(ErrorType::RequestTooLarge, message)
+}
+
+impl Failure {
+    /// The answer under a status that has no type of its own.
+    pub fn with_status(self, status: StatusCode) -> Response {
+        let mut response = self.into_response();
+        *response.status_mut() = status;
+        response
+    }
 }
 
 impl IntoResponse for Failure {

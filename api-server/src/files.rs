@@ -1,24 +1,32 @@
 //! The Files API of the Anthropic surface.
 
+mod listing;
+
 use crate::{
     App,
     auth::Identity,
-    body, entropy,
-    failure::{Failure, too_large},
-    request::Version,
+    body,
+    content::{self, Content, UNNAMED_TYPE},
+    entropy,
+    failure::Failure,
+    request::{Id, Version},
 };
 use axum::{
     Extension, Json,
     body::Body,
-    extract::{FromRequest, Multipart, Path, Request, State, multipart::Field},
-    response::{IntoResponse, Response},
+    extract::{FromRequest, Multipart, Query, Request, State, multipart::Field},
+    response::Response,
 };
-use file_store::{FileId, FileMeta, FileName, NewFile, Origin, Staged, Workspace};
-use futures_util::TryStreamExt;
-use http::{HeaderValue, header};
+use file_store::{FileId, FileMeta, FileName, FileSummary, NewFile, Origin, Staged, StoreError, Workspace};
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use http::{HeaderMap, HeaderValue, Method};
 use jiff::{SignedDuration, Timestamp};
-use std::{fmt::Write as _, io, sync::Arc};
-use wire::{ApiError, FileMetadata};
+use listing::Asked;
+use std::{io, sync::Arc};
+use wire::{
+    ApiError, DeletedFile, ErrorType, FileList, FileMetadata,
+    file::{DeletedFileType, FileType},
+};
 
 /// Largest file, in bytes.
 pub const MAX_FILE: u64 = 500_000_000;
@@ -27,7 +35,8 @@ pub const UPLOAD_OVERHEAD: u64 = 1_000_000;
 const LONGEST_FIELD: usize = 64;
 /// Bounds of `expires_in_seconds`.
 const EXPIRY: std::ops::RangeInclusive<i64> = 3600..=7_776_000;
-const UNNAMED_TYPE: &str = "application/octet-stream";
+/// Files looked up at a time, of a list of ids.
+const LOOKED_UP_AT_ONCE: usize = 8;
 
 struct Upload {
     staged: Box<dyn Staged>,
@@ -42,10 +51,8 @@ pub async fn upload(
     Version(_): Version,
     request: Request,
 ) -> Result<Json<FileMetadata>, Failure> {
-    let request = body::check_length(request, MAX_FILE + UPLOAD_OVERHEAD)?;
-    let mut parts = Multipart::from_request(request, &())
-        .await
-        .map_err(|_| ApiError::invalid("The body must be multipart/form-data with a part named `file`."))?;
+    let _slot = app.uploads.begin(&identity.workspace)?;
+    let mut parts = multipart(request).await?;
     let workspace = Workspace::named(&identity.workspace);
     let now = entropy::now();
     let id = FileId::new(entropy::now_millis(), entropy::random());
@@ -54,7 +61,7 @@ pub async fn upload(
         match field.name() {
             Some("file") if upload.is_none() => upload = Some(stage(&app, &workspace, id, field).await?),
             Some("file") => return Err(ApiError::invalid("file: only one file can be uploaded at a time").into()),
-            Some("expires_in_seconds") => expires_at = Some(expiry(now, &short_text(field).await?)?),
+            Some("expires_in_seconds") => expires_at = Some(expiry(now, &short_text(field, LONGEST_FIELD).await?)?),
             Some(_) | None => return Err(unknown_part(field.name().unwrap_or_default()).into()),
         }
     }
@@ -63,17 +70,32 @@ pub async fn upload(
         NewFile { filename, mime_type, created_at: now, expires_at, downloadable: false, origin: Origin::Upload };
     let meta = staged.commit(file).await.map_err(|error| Failure::of_store(&error, &id.to_string()))?;
     tracing::info!(file.id = %meta.id, file.size_bytes = meta.size_bytes, "file stored");
-    Ok(Json(metadata(meta)))
+    Ok(Json(metadata(meta.into())))
+}
+
+/// The parts of an upload. What is too large is refused before it is read, or as soon as it shows.
+pub async fn multipart(request: Request) -> Result<Multipart, Failure> {
+    let limit = MAX_FILE + UPLOAD_OVERHEAD;
+    let (head, body) = body::check_length(request, limit)?.into_parts();
+    let request = Request::from_parts(head, Body::from_stream(body::incoming(body, limit)));
+    Multipart::from_request(request, &())
+        .await
+        .map_err(|_| ApiError::invalid("The body must be multipart/form-data with a part named `file`.").into())
 }
 
 async fn stage(app: &App, workspace: &Workspace, id: FileId, field: Field<'_>) -> Result<Upload, Failure> {
     let mime_type = mime_type(field.content_type());
     let filename = FileName::parse(field.file_name(), &mime_type)
         .map_err(|reason| ApiError::invalid(format!("file: filename {reason}")))?;
-    let body = Box::pin(field.map_err(io::Error::other));
+    let body = Box::pin(field.map_err(as_io));
     let staged = app.files.stage(workspace, id, body, MAX_FILE).await;
     let staged = staged.map_err(|error| Failure::of_store(&error, &id.to_string()))?;
     Ok(Upload { staged, filename, mime_type })
+}
+
+/// An error of a part as one of input, of the kind that caused it.
+pub fn as_io(error: axum::extract::multipart::MultipartError) -> io::Error {
+    io::Error::new(body::io_kind(&error).unwrap_or(io::ErrorKind::Other), error)
 }
 
 /// The part's content type, when it is one that can be sent back in a header.
@@ -82,11 +104,12 @@ fn mime_type(given: Option<&str>) -> String {
     usable.unwrap_or(UNNAMED_TYPE).to_owned()
 }
 
-fn malformed(error: &axum::extract::multipart::MultipartError) -> Failure {
-    if error.status() == http::StatusCode::PAYLOAD_TOO_LARGE {
-        return too_large(MAX_FILE).into();
+/// For a multipart body that cannot be read on.
+pub fn malformed(error: &axum::extract::multipart::MultipartError) -> Failure {
+    match body::io_kind(error) {
+        Some(kind) => body::failure(Some(kind), MAX_FILE),
+        None => ApiError::invalid("The multipart body is malformed or ended early.").into(),
     }
-    ApiError::invalid("The multipart body is malformed or ended early.").into()
 }
 
 fn unknown_part(name: &str) -> ApiError {
@@ -94,11 +117,12 @@ fn unknown_part(name: &str) -> ApiError {
     ApiError::invalid(format!("{name}: Extra inputs are not permitted"))
 }
 
-async fn short_text(mut field: Field<'_>) -> Result<String, Failure> {
+/// The text of a part; of one that is longer, a little more than `limit` bytes.
+pub async fn short_text(mut field: Field<'_>, limit: usize) -> Result<String, Failure> {
     let mut text = Vec::new();
     while let Some(piece) = field.chunk().await.map_err(|error| malformed(&error))? {
-        text.extend_from_slice(&piece);
-        if text.len() > LONGEST_FIELD {
+        text.extend_from_slice(piece.get(..limit + 1).unwrap_or(&piece));
+        if text.len() > limit {
             break;
         }
     }
@@ -118,110 +142,132 @@ fn expiry(now: Timestamp, seconds: &str) -> Result<Timestamp, ApiError> {
         .map_err(|_| ApiError::invalid("expires_in_seconds: too far away"))
 }
 
+/// `GET /v1/files`: a page, newest first, or the files of some ids.
+pub async fn list(
+    State(app): State<Arc<App>>,
+    Extension(identity): Extension<Identity>,
+    Version(_): Version,
+    Query(query): Query<Vec<(String, String)>>,
+) -> Result<Json<FileList>, Failure> {
+    let workspace = Workspace::named(&identity.workspace);
+    let list = match listing::read(&query)? {
+        Asked::Page(request) => {
+            let page = app.files.list(&workspace, &request).await;
+            listing::list(page.map_err(|error| Failure::of_store(&error, ""))?, request.before.is_some())
+        }
+        Asked::Ids(ids) => {
+            let found = stream::iter(ids).map(|id| if_there(&app, &workspace, id)).buffered(LOOKED_UP_AT_ONCE);
+            let files: Vec<_> = found.try_collect().await?;
+            listing::list(file_store::Page { files: files.into_iter().flatten().collect(), has_more: false }, false)
+        }
+        Asked::Nothing => FileList::default(),
+    };
+    Ok(Json(list))
+}
+
+async fn if_there(app: &App, workspace: &Workspace, id: FileId) -> Result<Option<FileSummary>, Failure> {
+    match app.files.stat(workspace, id).await {
+        Ok(meta) => Ok(Some(meta.into())),
+        Err(StoreError::NotFound) => Ok(None),
+        Err(error) => Err(Failure::of_store(&error, &id.to_string())),
+    }
+}
+
 /// `GET /v1/files/{id}`.
 pub async fn retrieve_metadata(
     State(app): State<Arc<App>>,
     Extension(identity): Extension<Identity>,
     Version(_): Version,
-    Path(id): Path<String>,
+    Id(id): Id,
 ) -> Result<Json<FileMetadata>, Failure> {
-    Ok(Json(metadata(stat(&app, &identity, &id).await?)))
+    Ok(Json(metadata(stat(&app, &identity, &id).await?.into())))
 }
 
-/// The file that the client calls `id`; a malformed id is one that does not exist.
+/// `DELETE /v1/files/{id}`. Copies in containers stay.
+pub async fn delete(
+    State(app): State<Arc<App>>,
+    Extension(identity): Extension<Identity>,
+    Version(_): Version,
+    Id(id): Id,
+) -> Result<Json<DeletedFile>, Failure> {
+    let deleted = app.files.delete(&Workspace::named(&identity.workspace), parse(&id)?).await;
+    deleted.map_err(|error| Failure::of_store(&error, &id))?;
+    tracing::info!(file.id = id, "file deleted");
+    Ok(Json(DeletedFile { id, kind: DeletedFileType::FileDeleted }))
+}
+
+/// A malformed id is one that does not exist.
+fn parse(id: &str) -> Result<FileId, ApiError> {
+    id.parse().map_err(|_| ApiError::file_not_found(id))
+}
+
+/// The file that the client calls `id`.
 pub async fn stat(app: &App, identity: &Identity, id: &str) -> Result<FileMeta, Failure> {
-    let file = id.parse::<FileId>().map_err(|_| ApiError::file_not_found(id))?;
-    let found = app.files.stat(&Workspace::named(&identity.workspace), file).await;
+    let found = app.files.stat(&Workspace::named(&identity.workspace), parse(id)?).await;
     found.map_err(|error| Failure::of_store(&error, id))
 }
 
-/// `GET /v1/files/{id}/content`. Only what a tool made can be downloaded.
+/// `GET` and `HEAD /v1/files/{id}/content`.
 pub async fn download(
     State(app): State<Arc<App>>,
     Extension(identity): Extension<Identity>,
     Version(_): Version,
-    Path(id): Path<String>,
+    Id(id): Id,
+    Query(query): Query<Vec<(String, String)>>,
+    method: Method,
+    headers: HeaderMap,
 ) -> Result<Response, Failure> {
     let meta = stat(&app, &identity, &id).await?;
+    check_readable(&meta, entropy::now())?;
+    let content = Content {
+        etag: format!("\"{}\"", meta.sha256),
+        size: meta.size_bytes,
+        mime_type: meta.mime_type.clone(),
+        name: meta.filename.as_str().to_owned(),
+        inline: content::wants_inline(&query),
+    };
+    let open = |range| async {
+        let body = app.files.read(&Workspace::named(&identity.workspace), &meta, range).await;
+        body.map_err(|error| Failure::of_store(&error, &id))
+    };
+    content::answer(&method, &headers, &content, open).await
+}
+
+/// Only what a tool made can be downloaded, and only in its time.
+fn check_readable(meta: &FileMeta, now: Timestamp) -> Result<(), ApiError> {
+    let id = meta.id;
+    if meta.is_expired(now) {
+        let message = format!("File `{id}` has expired.");
+        return Err(ApiError::new(ErrorType::NotFound, message).with_code("file_expired"));
+    }
     if !meta.downloadable {
         let message = format!(
             "File `{id}` is not downloadable. Only files generated by a tool (for example, the code execution tool) can be downloaded."
         );
-        return Err(ApiError::invalid(message).with_code("file_not_downloadable").into());
+        return Err(ApiError::invalid(message).with_code("file_not_downloadable"));
     }
-    let opened = app.files.open(&Workspace::named(&identity.workspace), meta.id, entropy::now()).await;
-    let opened = opened.map_err(|error| Failure::of_store(&error, &id))?;
-    let content_type = HeaderValue::from_str(&meta.mime_type);
-    let disposition = HeaderValue::from_str(&attachment(meta.filename.as_str()));
-    let mut response = Body::from_stream(opened.body).into_response();
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, content_type.unwrap_or(HeaderValue::from_static(UNNAMED_TYPE)));
-    headers.insert(header::CONTENT_LENGTH, meta.size_bytes.into());
-    headers.insert(header::CONTENT_DISPOSITION, disposition.unwrap_or(HeaderValue::from_static("attachment")));
-    // Whatever a sandbox made must stay inert in a browser.
-    for (name, value) in [
-        ("x-content-type-options", "nosniff"),
-        ("content-security-policy", "sandbox; default-src 'none'"),
-        ("cross-origin-resource-policy", "same-origin"),
-        ("cache-control", "private, no-store"),
-    ] {
-        headers.insert(name, HeaderValue::from_static(value));
-    }
-    Ok(response)
+    Ok(())
 }
 
-/// `Content-Disposition` of RFC 6266: a plain name for old clients, the true one in UTF-8.
-fn attachment(name: &str) -> String {
-    let plain: String = name
-        .chars()
-        .map(|c| if c.is_ascii_graphic() && !matches!(c, '"' | '\\' | '%') || c == ' ' { c } else { '_' })
-        .collect();
-    let mut encoded = String::new();
-    for byte in name.bytes() {
-        if byte.is_ascii_alphanumeric() || b"!#$&+-.^_`|~".contains(&byte) {
-            encoded.push(char::from(byte));
-        } else {
-            // Writing to a string cannot fail.
-            let _ = write!(encoded, "%{byte:02X}");
-        }
-    }
-    format!("attachment; filename=\"{plain}\"; filename*=UTF-8''{encoded}")
-}
-
-fn metadata(meta: FileMeta) -> FileMetadata {
+/// A stored file as clients see it.
+fn metadata(file: FileSummary) -> FileMetadata {
+    let FileSummary { id, filename, mime_type, size_bytes, created_at, expires_at, downloadable } = file;
     FileMetadata {
-        id: meta.id.to_string(),
-        kind: wire::file::FileType::File,
-        filename: meta.filename.as_str().to_owned(),
-        mime_type: meta.mime_type,
-        size_bytes: meta.size_bytes,
-        created_at: meta.created_at,
-        downloadable: meta.downloadable,
-        expires_at: meta.expires_at,
+        id: id.to_string(),
+        kind: FileType::File,
+        filename: filename.into(),
+        mime_type,
+        size_bytes,
+        created_at,
+        downloadable,
+        expires_at,
         scope: None,
-        etag: None,
-        namespace: None,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn any_name_makes_a_legal_disposition_that_carries_it_whole() {
-        for (name, expected) in [
-            ("r.bin", "attachment; filename=\"r.bin\"; filename*=UTF-8''r.bin"),
-            ("a b.txt", "attachment; filename=\"a b.txt\"; filename*=UTF-8''a%20b.txt"),
-            ("100%.txt", "attachment; filename=\"100_.txt\"; filename*=UTF-8''100%25.txt"),
-            ("q\"uote", "attachment; filename=\"q_uote\"; filename*=UTF-8''q%22uote"),
-            ("報.csv", "attachment; filename=\"_.csv\"; filename*=UTF-8''%E5%A0%B1.csv"),
-            ("line\nbreak", "attachment; filename=\"line_break\"; filename*=UTF-8''line%0Abreak"),
-        ] {
-            assert_eq!(attachment(name), expected);
-            assert!(HeaderValue::from_str(&attachment(name)).is_ok());
-        }
-    }
 
     #[test]
     fn an_expiry_is_a_whole_number_of_seconds_within_its_bounds() {
@@ -241,6 +287,31 @@ mod tests {
             (Some("a/b\r\nx: y"), UNNAMED_TYPE),
         ] {
             assert_eq!(mime_type(given), kept);
+        }
+    }
+
+    #[test]
+    fn content_is_for_what_tools_made_and_for_its_time() {
+        let end = Timestamp::from_second(1000).unwrap();
+        let meta = |downloadable, expires_at| FileMeta {
+            id: FileId::new(1, [1; 10]),
+            filename: FileName::component("a").unwrap(),
+            mime_type: "text/plain".into(),
+            size_bytes: 1,
+            sha256: String::new(),
+            created_at: Timestamp::UNIX_EPOCH,
+            expires_at,
+            downloadable,
+            origin: Origin::Upload,
+        };
+        let code = |meta: FileMeta, second| {
+            check_readable(&meta, Timestamp::from_second(second).unwrap()).err().and_then(|error| error.error_code)
+        };
+        assert_eq!(code(meta(true, None), 5000), None);
+        assert_eq!(code(meta(true, Some(end)), 999), None);
+        assert_eq!(code(meta(false, Some(end)), 999), Some("file_not_downloadable"));
+        for downloadable in [true, false] {
+            assert_eq!(code(meta(downloadable, Some(end)), 1000), Some("file_expired"));
         }
     }
 }

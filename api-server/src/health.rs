@@ -85,7 +85,9 @@ async fn look(app: &App) -> Vec<String> {
     let checks = async {
         let mut problems = app.sandboxes.problems().await;
         if let Err(error) = app.files.check().await {
-            problems.push(format!("the file store cannot be used: {error}"));
+            let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
+            let sentence: String = format!("the file store cannot be used: {error}{cause}").chars().take(300).collect();
+            problems.push(sentence);
         }
         problems
     };

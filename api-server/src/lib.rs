@@ -5,6 +5,7 @@ mod body;
 mod commands;
 pub mod config;
 mod containers;
+mod content;
 mod entropy;
 mod failure;
 mod files;
@@ -15,14 +16,16 @@ mod metrics;
 mod models;
 mod request;
 mod router;
+mod session;
 mod trouble;
 mod turns;
+mod uploads;
 
 use anyhow::{Context as _, anyhow};
 use auth::{Auth, KeyFile, KeyHash};
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD as URL_SAFE_NO_PAD};
 use config::{AuthKind, Config, RuntimeKind};
-use file_store::{FileStore, FolderStore};
+use file_store::{FileStore, Limited};
 use health::Readiness;
 use metrics::Metrics;
 use providers::Models;
@@ -31,6 +34,7 @@ use sandbox_runtime::{
     kubernetes::{KubernetesConfig, KubernetesRuntime},
     local::{LocalConfig, LocalLimits, LocalRuntime},
 };
+use session::{Tags, threads::Downloads};
 use std::{
     future::IntoFuture as _,
     io::Write as _,
@@ -42,6 +46,7 @@ use std::{
 };
 use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
+use uploads::Uploads;
 
 /// Time between looks at the files of keys and models: a removed key works at most so long.
 const RELOAD: Duration = Duration::from_secs(2);
@@ -56,6 +61,9 @@ struct App {
     sandboxes: Sandboxes,
     files: Arc<dyn FileStore>,
     models: Models,
+    uploads: Uploads,
+    tags: Tags,
+    downloads: Downloads,
     command_timeout: Option<Duration>,
     idle_timeout: Duration,
     max_samplings: u32,
@@ -89,7 +97,7 @@ impl Server {
         providers::install_tls();
         let models = models::configured(config)?;
         let (auth, own_key) = authentication(config, address)?;
-        let store = FolderStore::new(&config.data_dir.join("files")).await.context("opening the file store")?;
+        let store = config.files.open(&config.data_dir).await.context("opening the file store")?;
         let stop = CancellationToken::new();
         let sandboxes = Sandboxes::new(runtime(config).await?);
         let app = Arc::new(App {
@@ -97,7 +105,10 @@ impl Server {
             metrics: Metrics::new(&sandboxes),
             readiness: Readiness::default(),
             sandboxes,
-            files: Arc::new(store.clone()),
+            files: Arc::new(Limited::new(store, config.files.workspace_storage)),
+            uploads: Uploads::default(),
+            tags: Tags::default(),
+            downloads: Downloads { uploaded: config.download_uploaded, generated: config.download_generated },
             models,
             command_timeout: config.command_timeout.map(Duration::from_secs),
             idle_timeout: Duration::from_secs(config.idle_timeout),
@@ -105,7 +116,7 @@ impl Server {
             stop: stop.clone(),
         });
         tracing::info!("listening on http://{address}");
-        let mut chores = vec![tokio::spawn(do_chores(Arc::clone(&app), store))];
+        let mut chores = vec![tokio::spawn(do_chores(Arc::clone(&app)))];
         if let Some(inside) = inside {
             let address = inside.local_addr().context("reading the address of the metrics")?;
             tracing::info!("metrics on http://{address}/metrics");
@@ -158,7 +169,7 @@ async fn serve(listener: TcpListener, app: Arc<App>, chores: Vec<JoinHandle<()>>
 }
 
 /// What is to be done now and then.
-async fn do_chores(app: Arc<App>, store: FolderStore) {
+async fn do_chores(app: Arc<App>) {
     let mut reload = tokio::time::interval(RELOAD);
     let mut sweep = tokio::time::interval(SWEEP);
     loop {
@@ -170,7 +181,7 @@ async fn do_chores(app: Arc<App>, store: FolderStore) {
                 }
             }
             _ = sweep.tick() => {
-                if let Err(error) = store.sweep(entropy::now()).await {
+                if let Err(error) = app.files.sweep(entropy::now()).await {
                     tracing::warn!(%error, "the file store was not swept");
                 }
             }

@@ -3,12 +3,12 @@
 use crate::{
     App,
     auth::{Identity, Refusal},
-    entropy,
+    body, entropy,
     failure::Failure,
 };
 use axum::{
     Json,
-    extract::{FromRequestParts, MatchedPath, Request, State},
+    extract::{FromRequestParts, MatchedPath, RawPathParams, Request, State},
     middleware::Next,
     response::{IntoResponse, Response},
 };
@@ -79,7 +79,7 @@ pub async fn authenticate(State(app): State<Arc<App>>, mut request: Request, nex
     match app.auth.identify(request.headers()) {
         Ok(identity) => {
             request.extensions_mut().insert(identity.clone());
-            let mut response = next.run(request).await;
+            let mut response = next.run(body::heard_out(request)).await;
             response.extensions_mut().insert(identity);
             response
         }
@@ -119,6 +119,19 @@ impl<S: Sync> FromRequestParts<S> for Version {
             ApiError::invalid("anthropic-version: the header is required, such as `anthropic-version: 2023-06-01`")
         })?;
         Ok(Self(ApiVersion::parse(value.to_str().unwrap_or_default())?))
+    }
+}
+
+/// The last variable part of a path, decoded. One that is no UTF-8 leads nowhere.
+pub struct Id(pub String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Id {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        let path = RawPathParams::from_request_parts(parts, state).await;
+        let path = path.map_err(|_| ApiError::new(ErrorType::NotFound, "There is nothing at this path."))?;
+        Ok(Self(path.iter().last().map(|(_, value)| value.to_owned()).unwrap_or_default()))
     }
 }
 

@@ -1,23 +1,23 @@
 //! Every route.
 
 use crate::{
-    App,
-    files::{self, MAX_FILE, UPLOAD_OVERHEAD},
-    health, messages, models,
+    App, files, health, messages, models,
     request::{self, Context},
+    session,
 };
 use axum::{
     Extension, Router,
     extract::DefaultBodyLimit,
     middleware,
-    routing::{MethodRouter, get, post},
+    routing::{MethodRouter, get, post, put},
 };
 use http::Method;
 use std::sync::Arc;
 
 /// The router of one server's API.
 pub fn router(app: &Arc<App>) -> Router {
-    let upload_limit = DefaultBodyLimit::max(usize::try_from(MAX_FILE + UPLOAD_OVERHEAD).unwrap_or(usize::MAX));
+    // Each upload is limited where it is read.
+    let unlimited = DefaultBodyLimit::disable;
     let api = Router::new()
         // Anthropic surface
         .route("/v1/messages", only(post(messages::create), "POST"))
@@ -25,15 +25,31 @@ pub fn router(app: &Arc<App>) -> Router {
         .route("/v1/models", only(get(models::list), "GET"))
         // A name may hold slashes.
         .route("/v1/models/{*id}", only(get(models::retrieve), "GET"))
-        .route("/v1/files", only(post(files::upload), "POST").layer(upload_limit))
-        .route("/v1/files/{id}", only(get(files::retrieve_metadata), "GET"))
-        .route("/v1/files/{id}/content", only(get(files::download), "GET"))
+        .route("/v1/files", only(get(files::list).post(files::upload), "GET, HEAD, POST").layer(unlimited()))
+        .route("/v1/files/{id}", only(get(files::retrieve_metadata).delete(files::delete), "DELETE, GET, HEAD"))
+        .route("/v1/files/{id}/content", only(get(files::download), "GET, HEAD"))
         // Zylon surface
         .route("/api/gpt/v1/messages", only(post(messages::create), "POST"))
         .route("/api/gpt/v1/messages/count_tokens", only(post(messages::count_tokens), "POST"))
         .route("/api/gpt/v1/messages/validate", only(post(messages::validate), "POST"))
         .route("/api/gpt/v1/models", only(get(models::list), "GET"))
         .route("/api/gpt/v1/models/{*id}", only(get(models::retrieve), "GET"))
+        .route(
+            "/api/gpt/v1/files",
+            only(get(session::list).post(session::upload).delete(session::delete_prefix), "DELETE, GET, HEAD, POST")
+                .layer(unlimited()),
+        )
+        // A key with its slashes, an id, or an id and `/content`, by the method.
+        .route(
+            "/api/gpt/v1/files/{*path}",
+            only(get(session::get).put(session::put).delete(session::delete), "DELETE, GET, HEAD, PUT"),
+        )
+        .route(
+            "/api/v1/app/thread/{thread}/upload-file",
+            only(post(session::threads::upload), "POST").layer(unlimited()),
+        )
+        .route("/api/v1/app/thread/{thread}/put-file/{*path}", only(put(session::threads::put), "PUT"))
+        .route("/api/v1/app/thread/{thread}/download-file", only(get(session::threads::download), "GET, HEAD"))
         .fallback(request::unknown_route)
         .layer(middleware::from_fn_with_state(Arc::clone(app), request::authenticate));
     Router::new()

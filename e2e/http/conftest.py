@@ -128,15 +128,15 @@ def key_line(key, workspace, user):
     return json.dumps({"sha256": hashlib.sha256(key.encode()).hexdigest(), "workspace": workspace, "user": user}) + "\n"
 
 
-def start_server(folder, *flags, env=None, keys=None):
-    """Starts a server on a free port and waits until it says where it listens."""
+def start_server(folder, *flags, env=None, keys=None, before=()):
+    """Starts a server on a free port, by what stands `before` its command, and waits until it says where it listens."""
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "server.log"
     keys = keys or [f"key-{uuid.uuid4().hex}" for _ in range(3)]
     keys_file = folder / "keys.jsonl"
     owners = [("w1", "ann"), ("w1", "bob"), ("w2", "eve")]
     keys_file.write_text("".join(key_line(key, *owner) for key, owner in zip(keys, owners)))
-    command = [BIN / "api-server", "--listen", "127.0.0.1:0", "--data-dir", folder / "data", "--keys-file", keys_file]
+    command = [*before, BIN / "api-server", "--listen", "127.0.0.1:0", "--data-dir", folder / "data", "--keys-file", keys_file]
     command += ["--metrics-listen", "127.0.0.1:0", *flags]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("CODEEXEC_")}
     clean["CODEEXEC_SANDBOXD"] = str(SANDBOXD)

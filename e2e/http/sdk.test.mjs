@@ -77,3 +77,26 @@ test("models are listed, found by an alias, and count tokens", async () => {
   assert.ok((await client.messages.countTokens(prompt)).input_tokens > 100, "the tools count too");
   await assert.rejects(client.models.retrieve("nope"), Anthropic.NotFoundError);
 });
+
+test("files are listed page by page, by their ids, expire and are deleted", async () => {
+  const made = [];
+  for (const name of ["a.txt", "b.txt", "c.txt"]) {
+    made.push(await client.files.upload({ file: await toFile(Buffer.from(name), name, { type: "text/plain" }), expires_in_seconds: 3600 }));
+  }
+  const ids = made.map((file) => file.id);
+  assert.equal(Date.parse(made[0].expires_at) - Date.parse(made[0].created_at), 3_600_000);
+  assert.deepEqual(await client.files.retrieveMetadata(ids[0]), made[0]);
+  const walked = [];
+  for await (const file of client.files.list({ limit: 1 })) {
+    walked.push(file.id);
+    if (walked.length === 3) break;
+  }
+  assert.deepEqual(walked, [...ids].reverse());
+  const some = await client.files.list({ ids: [ids[0], ids[2], "file_none"] });
+  assert.deepEqual(some.data.map((file) => file.id), [ids[2], ids[0]]);
+  await assert.rejects(client.files.download(ids[0]), (error) => error.status === 400 && /is not downloadable/.test(error.message));
+  for (const id of ids) {
+    assert.equal((await client.files.delete(id)).type, "file_deleted");
+    await assert.rejects(client.files.retrieveMetadata(id), Anthropic.NotFoundError);
+  }
+});

@@ -20,7 +20,7 @@ use crate::{
     },
     sys,
 };
-use hyper::{Request, Response, body::Incoming, server::conn::http2, service::service_fn};
+use hyper::{Method, Request, Response, body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustix::process::{DumpableBehavior, getpid, set_child_subreaper, set_dumpable_behavior};
 use sandboxd_protocol::{BootId, Hello, PROTO, http2 as settings_of_both_ends, layout};
@@ -254,7 +254,11 @@ async fn serve_connection(mut server: Server, mut stream: impl AsyncRead + Async
 }
 
 async fn respond(service: Service, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
-    Ok(service.answer(request).await.unwrap_or_else(|why| http::refused(&why)))
+    let is_head = request.method() == Method::HEAD;
+    Ok(service.answer(request).await.unwrap_or_else(|why| {
+        // A client takes a body after HEAD for a broken stream.
+        if is_head { http::empty(why.code.status()) } else { http::refused(&why) }
+    }))
 }
 
 fn builder(requests: settings_of_both_ends::Requests) -> http2::Builder<TokioExecutor> {

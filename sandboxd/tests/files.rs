@@ -4,9 +4,12 @@
 
 mod common;
 
-use common::{Client, SOON, Sandbox, full, whole, with_trailers};
+use common::{Body, Client, SOON, Sandbox, full, whole, with_trailers};
 use http_body_util::BodyExt as _;
-use hyper::{HeaderMap, Method, StatusCode};
+use hyper::{
+    HeaderMap, Method, StatusCode,
+    header::{HeaderName, IF_MATCH, IF_NONE_MATCH},
+};
 use rustix::fs::{Mode, OFlags};
 use sandboxd_protocol::{ErrorBody, ErrorCode, FileStat, Sealed};
 use sha2::{Digest as _, Sha256};
@@ -40,8 +43,27 @@ async fn put_with(
     bytes: &[u8],
     trailers: &[(&'static str, String)],
 ) -> Result<FileStat, ErrorBody> {
-    let (target, body) = (query(path), with_trailers(bytes, trailers));
-    let (status, body) = whole(client.call(Method::PUT, &target, HeaderMap::new(), body)).await;
+    put_sent(client, path, with_trailers(bytes, trailers), HeaderMap::new()).await
+}
+
+async fn put_if(
+    client: &Client,
+    path: &str,
+    bytes: &[u8],
+    (condition, tag): (HeaderName, &str),
+) -> Result<FileStat, ErrorCode> {
+    let headers = [(condition, tag.parse().unwrap())].into_iter().collect();
+    let put = put_sent(client, path, with_trailers(bytes, &trailers(bytes)), headers).await;
+    put.map_err(|refused| refused.code)
+}
+
+async fn put_sent(
+    client: &Client,
+    path: impl AsRef<[u8]>,
+    body: Body,
+    headers: HeaderMap,
+) -> Result<FileStat, ErrorBody> {
+    let (status, body) = whole(client.call(Method::PUT, &query(path), headers, body)).await;
     if status == StatusCode::OK { Ok(serde_json::from_slice(&body).unwrap()) } else { Err(refusal(status, &body)) }
 }
 
@@ -91,6 +113,9 @@ async fn a_range_and_the_head_tell_length_and_tag() {
         (head.headers()["content-length"].as_bytes(), head.headers()["etag"].as_bytes()),
         (b"10".as_slice(), stat.etag.as_bytes())
     );
+    let missing = sandbox.client.call(Method::HEAD, &query("/tmp/missing"), HeaderMap::new(), full("")).await;
+    assert_eq!(missing.status(), StatusCode::NOT_FOUND);
+    assert_eq!(missing.into_body().collect().await.unwrap().to_bytes(), "");
     let headers = HeaderMap::from_iter([("range".parse().unwrap(), "bytes=2-4".parse().unwrap())]);
     let part = sandbox.client.call(Method::GET, &query("/tmp/x"), headers, full("")).await;
     assert_eq!(
@@ -122,6 +147,37 @@ async fn without_matching_trailers_nothing_is_written() {
     }
     assert_eq!(get(&sandbox.client, "/tmp/x").await.unwrap(), b"old");
     assert!(nothing_half_written(&sandbox));
+}
+
+#[tokio::test]
+async fn a_write_holds_to_its_condition() {
+    let sandbox = Sandbox::files().await;
+    let client = &sandbox.client;
+    let absent = || (IF_NONE_MATCH, "*");
+    let first = put_if(client, "/tmp/x", b"first", absent()).await.unwrap();
+    assert_eq!(put_if(client, "/tmp/x", b"again", absent()).await, Err(ErrorCode::Mismatch));
+    let second = put_if(client, "/tmp/x", b"second", (IF_MATCH, &first.etag)).await.unwrap();
+    assert_eq!(put_if(client, "/tmp/x", b"late", (IF_MATCH, &first.etag)).await, Err(ErrorCode::Mismatch));
+    assert_eq!(put_if(client, "/tmp/y", b"none", (IF_MATCH, &second.etag)).await, Err(ErrorCode::Mismatch));
+    for unclear in [(IF_NONE_MATCH, second.etag.as_str()), (IF_MATCH, "*"), (IF_MATCH, "x")] {
+        assert_eq!(put_if(client, "/tmp/x", b"unclear", unclear).await, Err(ErrorCode::BadRequest));
+    }
+    assert_eq!(get(client, "/tmp/x").await.unwrap(), b"second");
+    assert_eq!(get(client, "/tmp/y").await, Err(ErrorCode::NotFound));
+    assert!(nothing_half_written(&sandbox));
+}
+
+#[tokio::test]
+async fn of_simultaneous_writes_to_a_free_name_one_is_made() {
+    let sandbox = Sandbox::files().await;
+    let writes = (0..6).map(|n| {
+        let client = &sandbox.client;
+        async move { put_if(client, "/tmp/x", &[n; 1000], (IF_NONE_MATCH, "*")).await.map(|_| n) }
+    });
+    let written = futures_util::future::join_all(writes).await;
+    let made: Vec<_> = written.iter().filter_map(|write| write.as_ref().ok()).collect();
+    assert_eq!(made.len(), 1, "{written:?}");
+    assert_eq!(get(&sandbox.client, "/tmp/x").await.unwrap(), [*made[0]; 1000]);
 }
 
 #[tokio::test]

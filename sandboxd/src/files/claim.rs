@@ -12,25 +12,30 @@ use std::{
     ffi::OsStr,
     fs::File,
     path::{Component, Path},
+    sync::Mutex,
 };
 
 const FOLDER_MODE: RawMode = 0o755;
 
 /// The root of the claim.
 #[derive(Debug)]
-pub(crate) struct Claim(OwnedFd);
+pub(crate) struct Claim {
+    root: OwnedFd,
+    /// Held while a written file takes its place.
+    pub(crate) place: Mutex<()>,
+}
 
 impl Claim {
     pub(crate) fn open(path: &Path) -> rustix::io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(Self(open(path, flags, Mode::empty())?))
+        Ok(Self { root: open(path, flags, Mode::empty())?, place: Mutex::default() })
     }
 
     /// One of the claim's own folders.
     pub(crate) fn folder(&self, name: &str) -> rustix::io::Result<OwnedFd> {
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        openat2(&self.0, name, flags, Mode::empty(), resolve)
+        openat2(&self.root, name, flags, Mode::empty(), resolve)
     }
 }
 

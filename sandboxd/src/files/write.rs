@@ -10,19 +10,24 @@ use crate::{
 };
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt as _;
-use hyper::{HeaderMap, body::Incoming};
+use hyper::{
+    HeaderMap,
+    body::Incoming,
+    header::{IF_MATCH, IF_NONE_MATCH},
+};
 use rustix::{
     fd::{AsFd as _, OwnedFd},
-    fs::{AtFlags, Mode, OFlags, RawMode, fchmod, fstat, fsync, openat, renameat, statat, unlinkat},
+    fs::{AtFlags, Mode, OFlags, RawMode, Stat, fchmod, fstat, fsync, openat, renameat, statat, unlinkat},
     io::Errno,
 };
 use sandboxd_protocol::{ErrorBody, ErrorCode, FileStat, TRAILER_SHA256, TRAILER_SIZE, layout};
 use sha2::{Digest, Sha256};
 use std::{
+    ffi::OsStr,
     fs::File,
     io::Write as _,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, PoisonError},
 };
 
 /// Bytes written at a time.
@@ -32,6 +37,38 @@ const SYNCED: u64 = 8 * 1024 * 1024;
 const FILE_MODE: RawMode = 0o644;
 /// Prefix of unfinished files; no run id starts with a dot.
 pub(crate) const PART_PREFIX: &str = ".put-";
+
+/// What must be true of the file that a write replaces, at the moment when it does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Condition {
+    None,
+    /// There is no file.
+    Absent,
+    /// It is the one of this entity tag.
+    Is(String),
+}
+
+impl Condition {
+    /// Reads `if-none-match: *` and `if-match: TAG`.
+    pub(crate) fn of(headers: &HeaderMap) -> Result<Self, ErrorBody> {
+        match (http::text(headers, IF_NONE_MATCH.as_str()), http::text(headers, IF_MATCH.as_str())) {
+            (None, None) => Ok(Self::None),
+            (Some("*"), None) => Ok(Self::Absent),
+            (None, Some(tag)) if tag.starts_with('"') => Ok(Self::Is(tag.to_owned())),
+            _ => Err(refused(ErrorCode::BadRequest, "a write takes if-none-match: *, or if-match with one entity tag")),
+        }
+    }
+
+    /// Whether it holds for the file that is there.
+    fn check(&self, old: Option<&Stat>) -> Result<(), ErrorBody> {
+        let holds = match (self, old) {
+            (Self::None, _) | (Self::Absent, None) => true,
+            (Self::Is(tag), Some(old)) => file_stat(old).etag == *tag,
+            (Self::Absent, Some(_)) | (Self::Is(_), None) => false,
+        };
+        if holds { Ok(()) } else { Err(refused(ErrorCode::Mismatch, "the file is not the one that was expected")) }
+    }
+}
 
 /// A file that is being written. Dropped before [`Part::commit`], it leaves nothing.
 struct Part {
@@ -76,25 +113,39 @@ impl Part {
     }
 
     /// Puts the file in its place, parents included, and returns when it is on the disk.
-    fn commit(mut self, claim: &Claim, folder: &str, path: &Path) -> Result<FileStat, ErrorBody> {
+    fn commit(
+        mut self,
+        claim: &Claim,
+        (folder, path): (&str, &Path),
+        condition: &Condition,
+    ) -> Result<FileStat, ErrorBody> {
         let folder = claim.folder(folder).map_err(unopened)?;
         let (parent, name) = make_parent(folder, path).map_err(not_a_folder)?;
-        match statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(old) => {
-                is_regular(&old)?;
-                // A script that is written again stays one that can be run.
-                fchmod(&self.file, Mode::from_raw_mode(old.st_mode & 0o777)).map_err(unopened)?;
-            }
-            Err(Errno::NOENT) => {}
-            Err(e) => return Err(unopened(e)),
+        if let Some(old) = regular(&parent, name)? {
+            // A script that is written again stays one that can be run.
+            fchmod(&self.file, Mode::from_raw_mode(old.st_mode & 0o777)).map_err(unopened)?;
         }
         fsync(&self.file).map_err(unopened)?;
-        if let Some(part) = self.name.as_deref() {
-            renameat(&self.parent, part, &parent, name).map_err(unopened)?;
-            self.name = None;
+        {
+            // No other write comes between the look and the move.
+            let _alone = claim.place.lock().unwrap_or_else(PoisonError::into_inner);
+            condition.check(regular(&parent, name)?.as_ref())?;
+            if let Some(part) = self.name.as_deref() {
+                renameat(&self.parent, part, &parent, name).map_err(unopened)?;
+                self.name = None;
+            }
         }
         fsync(&parent).map_err(unopened)?;
         Ok(file_stat(&fstat(&self.file).map_err(unopened)?))
+    }
+}
+
+/// The file of this name, if there is one; anything else cannot be written over.
+fn regular(parent: &OwnedFd, name: &OsStr) -> Result<Option<Stat>, ErrorBody> {
+    match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(old) => is_regular(&old).map(|()| Some(old)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(e) => Err(unopened(e)),
     }
 }
 
@@ -114,10 +165,11 @@ fn not_a_folder(error: Errno) -> ErrorBody {
     }
 }
 
-/// Receives a file and commits it when its trailers match.
+/// Receives a file and commits it when its trailers match and the condition holds.
 pub(crate) async fn put(
     claim: Arc<Claim>,
     (folder, path): (&'static str, PathBuf),
+    condition: Condition,
     body: Incoming,
 ) -> Result<FileStat, ErrorBody> {
     let claim_of_part = Arc::clone(&claim);
@@ -125,7 +177,7 @@ pub(crate) async fn put(
     let (part, trailers) = receive(part, body).await?;
     blocking(move || {
         part.check(&trailers)?;
-        part.commit(&claim, folder, &path)
+        part.commit(&claim, (folder, &path), &condition)
     })
     .await?
 }

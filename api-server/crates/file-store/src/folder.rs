@@ -5,13 +5,13 @@ mod listing;
 mod sweep;
 
 use std::{
-    io,
+    io::{self, Seek as _, SeekFrom},
+    ops::Range,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use futures_util::StreamExt;
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
@@ -20,11 +20,9 @@ use tokio_util::io::ReaderStream;
 
 use self::disk::{Entry, PartFile};
 use crate::{
-    Body, FileId, FileMeta, FileStore, ListRequest, NewFile, OpenFile, Page, Staged, StoreError, Workspace,
+    Body, FileId, FileMeta, FileStore, ListRequest, NewFile, Page, Staged, StoreError, Swept, Workspace, body::exactly,
     workspace::hex,
 };
-
-pub use self::sweep::Swept;
 
 /// Reads go in pieces of this size.
 const READ_BYTES: usize = 64 * 1024;
@@ -98,13 +96,6 @@ impl FolderStore {
         .await?;
         Ok(store)
     }
-
-    /// Removes what interrupted writes have left and files whose time is long over. To be called at start and daily;
-    /// harmless while other processes use the store.
-    pub async fn sweep(&self, now: Timestamp) -> Result<Swept, StoreError> {
-        let layout = Arc::clone(&self.layout);
-        on_disk("sweeping", move || sweep::sweep(&layout, now)).await
-    }
 }
 
 #[async_trait]
@@ -129,15 +120,22 @@ impl FileStore for FolderStore {
         on_disk("reading an index entry", move || disk::read_index(&entry.index)).await
     }
 
-    async fn open(&self, workspace: &Workspace, id: FileId, now: Timestamp) -> Result<OpenFile, StoreError> {
-        let meta = self.stat(workspace, id).await?;
-        if meta.is_expired(now) {
-            return Err(StoreError::Expired);
-        }
-        let content = self.layout.entry(workspace, id).content;
-        let file = on_disk("opening a file", move || std::fs::File::open(content)).await?;
+    async fn read(
+        &self,
+        workspace: &Workspace,
+        meta: &FileMeta,
+        range: Range<u64>,
+    ) -> Result<Body<'static>, StoreError> {
+        let content = self.layout.entry(workspace, meta.id).content;
+        let Range { start, end } = range;
+        let open = move || {
+            let mut file = std::fs::File::open(content)?;
+            file.seek(SeekFrom::Start(start))?;
+            Ok(file)
+        };
+        let file = on_disk("opening a file", open).await?;
         let reader = ReaderStream::with_capacity(tokio::fs::File::from_std(file), READ_BYTES);
-        Ok(OpenFile { body: exactly(meta.size_bytes, Box::pin(reader)), meta })
+        Ok(exactly(end.saturating_sub(start), Box::pin(reader)))
     }
 
     async fn delete(&self, workspace: &Workspace, id: FileId) -> Result<(), StoreError> {
@@ -160,6 +158,16 @@ impl FileStore for FolderStore {
         let index = self.layout.index(workspace.key());
         let request = *request;
         on_disk("listing files", move || listing::page(&index, &request)).await
+    }
+
+    async fn usage(&self, workspace: &Workspace) -> Result<u64, StoreError> {
+        let contents = self.layout.contents(workspace.key());
+        on_disk("adding up files", move || disk::total_size(&contents)).await
+    }
+
+    async fn sweep(&self, now: Timestamp) -> Result<Swept, StoreError> {
+        let layout = Arc::clone(&self.layout);
+        on_disk("sweeping", move || sweep::sweep(&layout, now)).await
     }
 
     async fn check(&self) -> Result<(), StoreError> {
@@ -227,28 +235,6 @@ async fn fill(part: &PartFile, mut body: Body<'_>, limit: u64) -> Result<(u64, S
     }
     writer.flush().await.map_err(|error| failed("writing a file", error))?;
     Ok((size, hex(&hash.finalize())))
-}
-
-/// The body, if it has this length: what is longer is cut, what is shorter ends in an error.
-fn exactly(size: u64, body: Body<'static>) -> Body<'static> {
-    Box::pin(futures_util::stream::unfold((body, size, false), |(mut body, left, over)| async move {
-        if over || left == 0 {
-            return None;
-        }
-        let piece: io::Result<Bytes> = match body.next().await {
-            None => Err(io::Error::new(io::ErrorKind::UnexpectedEof, format!("file ends {left} bytes early"))),
-            Some(Ok(mut piece)) => {
-                piece.truncate(usize::try_from(left).unwrap_or(usize::MAX));
-                Ok(piece)
-            }
-            Some(Err(error)) => Err(error),
-        };
-        let (left, over) = match &piece {
-            Ok(piece) => (left - piece.len() as u64, false),
-            Err(_) => (left, true),
-        };
-        Some((piece, (body, left, over)))
-    }))
 }
 
 /// Runs work that waits for the disk where waiting is allowed.

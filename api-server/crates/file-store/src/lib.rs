@@ -5,17 +5,20 @@
 //! cannot be, and answers exactly as one that never existed.
 //!
 //! ```text
-//! v1/<hash of workspace>/c/<id>     content
-//! v1/<hash of workspace>/i/<id>.~   index entry: the metadata as JSON
-//! v1/x/<hour>/<hash>.<id>           files that expire in that hour
+//! v1/<hash of workspace>/c/<id>          content
+//! v1/<hash of workspace>/i/<id>.<meta>   index entry: the metadata as JSON; its name says what lists show, or `~`
+//! v1/x/<hour>/<hash>.<id>                files that expire in that hour
 //! ```
 
+mod body;
 mod folder;
 mod id;
 mod name;
+mod s3;
+mod total;
 mod workspace;
 
-use std::{io, pin::Pin};
+use std::{io, ops::Range, pin::Pin};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -23,9 +26,11 @@ use futures_util::Stream;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-pub use folder::{FolderStore, Swept};
+pub use folder::FolderStore;
 pub use id::{FileId, MalformedId};
 pub use name::{FileName, NameError};
+pub use s3::{Encryption, S3Config, S3Store, StaticCredentials};
+pub use total::Limited;
 pub use workspace::Workspace;
 
 /// Content on its way in or out, in pieces.
@@ -96,6 +101,53 @@ impl FileMeta {
     }
 }
 
+/// What lists show of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileSummary {
+    /// Its id.
+    pub id: FileId,
+    /// Name shown to clients.
+    pub filename: FileName,
+    /// Content type.
+    pub mime_type: String,
+    /// Length of the content.
+    pub size_bytes: u64,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// When its content ends to be readable.
+    pub expires_at: Option<Timestamp>,
+    /// Whether clients may read the content back.
+    pub downloadable: bool,
+}
+
+impl From<FileMeta> for FileSummary {
+    fn from(meta: FileMeta) -> Self {
+        let FileMeta {
+            id,
+            filename,
+            mime_type,
+            size_bytes,
+            sha256: _,
+            created_at,
+            expires_at,
+            downloadable,
+            origin: _,
+        } = meta;
+        Self { id, filename, mime_type, size_bytes, created_at, expires_at, downloadable }
+    }
+}
+
+/// What a sweep removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Parts of uploads that never ended.
+    pub parts: usize,
+    /// Contents without an index entry.
+    pub orphans: usize,
+    /// Files whose time was long over.
+    pub expired: usize,
+}
+
 /// A file opened for reading.
 pub struct OpenFile {
     /// Its metadata; the body has exactly `size_bytes`.
@@ -119,7 +171,7 @@ pub struct ListRequest {
 #[derive(Clone, Debug)]
 pub struct Page {
     /// The files. Never empty while `has_more` is set.
-    pub files: Vec<FileMeta>,
+    pub files: Vec<FileSummary>,
     /// Whether more files lie beyond this page, in the direction asked for: newer ones with `before`, else older ones.
     pub has_more: bool,
 }
@@ -145,9 +197,24 @@ pub enum StoreError {
     /// The store is full.
     #[error("no space left in the file store")]
     NoSpace,
+    /// The workspace's files would take more than they may.
+    #[error("the workspace's files would take more than {limit} bytes")]
+    OverTotal {
+        /// The most that is allowed.
+        limit: u64,
+    },
     /// The caller's body failed; nothing was stored.
     #[error("reading the content to be stored")]
     Body(#[source] io::Error),
+    /// The store cannot be reached or is overloaded; the same may work a little later.
+    #[error("file store unavailable: {doing}")]
+    Unavailable {
+        /// What was attempted.
+        doing: &'static str,
+        /// Why it failed.
+        #[source]
+        source: io::Error,
+    },
     /// The store itself failed.
     #[error("file store: {doing}")]
     Io {
@@ -198,14 +265,35 @@ pub trait FileStore: Send + Sync {
     /// The metadata, of an expired file as well.
     async fn stat(&self, workspace: &Workspace, id: FileId) -> Result<FileMeta, StoreError>;
 
-    /// Opens the content.
-    async fn open(&self, workspace: &Workspace, id: FileId, now: Timestamp) -> Result<OpenFile, StoreError>;
+    /// The bytes of this range of a file's content; its end is at most the file's size.
+    async fn read(
+        &self,
+        workspace: &Workspace,
+        meta: &FileMeta,
+        range: Range<u64>,
+    ) -> Result<Body<'static>, StoreError>;
+
+    /// Opens the whole content.
+    async fn open(&self, workspace: &Workspace, id: FileId, now: Timestamp) -> Result<OpenFile, StoreError> {
+        let meta = self.stat(workspace, id).await?;
+        if meta.is_expired(now) {
+            return Err(StoreError::Expired);
+        }
+        Ok(OpenFile { body: self.read(workspace, &meta, 0..meta.size_bytes).await?, meta })
+    }
 
     /// Removes a file. Whoever reads it at the moment may read on.
     async fn delete(&self, workspace: &Workspace, id: FileId) -> Result<(), StoreError>;
 
     /// A page of the workspace's files, newest first, expired ones included.
     async fn list(&self, workspace: &Workspace, request: &ListRequest) -> Result<Page, StoreError>;
+
+    /// Bytes that the contents of the workspace's files take.
+    async fn usage(&self, workspace: &Workspace) -> Result<u64, StoreError>;
+
+    /// Removes what interrupted writes have left and files whose time is long over. To be called at start and now and then;
+    /// harmless while other processes use the store.
+    async fn sweep(&self, now: Timestamp) -> Result<Swept, StoreError>;
 
     /// Whether the store can be used.
     async fn check(&self) -> Result<(), StoreError>;

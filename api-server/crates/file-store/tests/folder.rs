@@ -1,4 +1,4 @@
-//! The folder store on a real folder.
+//! What the folder store leaves on its disk, and what it makes of what it finds there.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::{
@@ -117,68 +117,6 @@ fn sha256(content: &[u8]) -> String {
 fn age(path: &Path, hours: u64) {
     let time = SystemTime::from(now()) - Duration::from_secs(hours * 3600);
     fs::File::open(path).unwrap().set_modified(time).unwrap();
-}
-
-#[tokio::test]
-async fn all_byte_values_come_back_with_their_hash() {
-    let fixture = Fixture::new().await;
-    let content: Vec<u8> = (0..=255).cycle().take(300_000).collect();
-    let cut: Vec<_> = content.chunks(777).map(|piece| Ok(piece.to_vec())).collect();
-    let meta = fixture.store.put(&fixture.workspace, id(1), new_file("b.bin"), pieces(cut), LIMIT).await.unwrap();
-    assert_eq!((meta.size_bytes, &meta.sha256), (300_000, &sha256(&content)));
-    assert_eq!(fixture.read(id(1)).await, content);
-}
-
-#[tokio::test]
-async fn an_empty_file_is_a_file() {
-    let fixture = Fixture::new().await;
-    for (number, body) in [(1, pieces(vec![])), (2, pieces(vec![Ok(vec![])]))] {
-        let meta = fixture.store.put(&fixture.workspace, id(number), new_file("e"), body, 0).await.unwrap();
-        assert_eq!((meta.size_bytes, &meta.sha256), (0, &sha256(b"")));
-        assert_eq!(fixture.read(id(number)).await, b"");
-    }
-}
-
-#[tokio::test]
-async fn metadata_comes_back_as_it_was_given() {
-    let fixture = Fixture::new().await;
-    let file = NewFile {
-        filename: FileName::component("報告 🤣.csv").unwrap(),
-        mime_type: "text/csv".into(),
-        created_at: now(),
-        expires_at: Some(now() + SignedDuration::from_hours(2)),
-        downloadable: true,
-        origin: Origin::Output { container: "container_x".into(), call: "srvtoolu_y".into() },
-    };
-    let body = pieces(vec![Ok(b"x,y\n1,2\n".to_vec())]);
-    let put = fixture.store.put(&fixture.workspace, id(1), file.clone(), body, LIMIT).await.unwrap();
-    let stat = fixture.store.stat(&fixture.workspace, id(1)).await.unwrap();
-    assert_eq!(put, stat);
-    let FileMeta {
-        id: stored,
-        filename,
-        mime_type,
-        size_bytes,
-        sha256: hash,
-        created_at,
-        expires_at,
-        downloadable,
-        origin,
-    } = stat;
-    assert_eq!((stored, size_bytes, hash), (id(1), 8, sha256(b"x,y\n1,2\n")));
-    assert_eq!((filename, mime_type, downloadable, origin), (file.filename, file.mime_type, true, file.origin));
-    assert_eq!((created_at, expires_at), (file.created_at, file.expires_at));
-}
-
-#[tokio::test]
-async fn names_that_differ_only_in_encoding_are_different_files() {
-    let fixture = Fixture::new().await;
-    for (number, name) in [(1, "report%20name.txt"), (2, "report name.txt")] {
-        let body = pieces(vec![Ok(name.into())]);
-        fixture.store.put(&fixture.workspace, id(number), new_file(name), body, LIMIT).await.unwrap();
-    }
-    assert_eq!(fixture.read(id(1)).await, b"report%20name.txt");
-    assert_eq!(fixture.read(id(2)).await, b"report name.txt");
 }
 
 #[tokio::test]
@@ -340,50 +278,6 @@ async fn concurrent_puts_and_lists_of_two_processes_see_whole_files_only() {
 }
 
 #[tokio::test]
-async fn another_workspaces_file_answers_like_one_that_never_existed() {
-    let fixture = Fixture::new().await;
-    fixture.put(id(1), b"secret").await;
-    let foreign = Workspace::named("other");
-    for stranger in [id(1), id(2)] {
-        assert!(matches!(fixture.store.stat(&foreign, stranger).await, Err(StoreError::NotFound)));
-        assert!(matches!(fixture.store.open(&foreign, stranger, now()).await, Err(StoreError::NotFound)));
-        assert!(matches!(fixture.store.delete(&foreign, stranger).await, Err(StoreError::NotFound)));
-    }
-    let page = fixture.store.list(&foreign, &ListRequest { after: None, before: None, limit: 9 }).await.unwrap();
-    assert!(page.files.is_empty() && !page.has_more);
-    assert_eq!(fixture.read(id(1)).await, b"secret");
-}
-
-#[tokio::test]
-async fn pages_walk_the_list_in_both_directions() {
-    let fixture = Fixture::new().await;
-    for number in 1..=5 {
-        fixture.put(id(number), &[number]).await;
-    }
-    let request = |after: Option<u8>, before: Option<u8>, limit| ListRequest {
-        after: after.map(id),
-        before: before.map(id),
-        limit,
-    };
-    for (asked, expected, has_more) in [
-        (request(None, None, 2), vec![5, 4], true),
-        (request(Some(4), None, 2), vec![3, 2], true),
-        (request(Some(2), None, 2), vec![1], false),
-        (request(Some(1), None, 2), vec![], false),
-        (request(None, None, 5), vec![5, 4, 3, 2, 1], false),
-        (request(None, Some(2), 2), vec![4, 3], true),
-        (request(None, Some(4), 2), vec![5], false),
-        (request(None, Some(5), 2), vec![], false),
-        (request(Some(5), Some(1), 9), vec![4, 3, 2], false),
-    ] {
-        let expected: Vec<_> = expected.into_iter().map(id).collect();
-        assert_eq!(fixture.ids(asked).await, (expected, has_more), "{asked:?}");
-    }
-    fixture.store.delete(&fixture.workspace, id(4)).await.unwrap();
-    assert_eq!(fixture.ids(request(Some(4), None, 1)).await, (vec![id(3)], true), "a cursor outlives its file");
-}
-
-#[tokio::test]
 async fn a_damaged_or_foreign_entry_never_breaks_the_list() {
     let fixture = Fixture::new().await;
     for number in 1..=3 {
@@ -410,17 +304,6 @@ async fn a_deleted_file_is_gone_for_everybody_but_its_reader() {
     assert!(matches!(fixture.store.delete(&fixture.workspace, id(1)).await, Err(StoreError::NotFound)));
     assert_eq!(fixture.files(), Vec::<PathBuf>::new());
     assert_eq!(collect(reading.body).await.unwrap(), vec![7; 200_000]);
-}
-
-#[tokio::test]
-async fn an_expired_file_is_known_but_not_readable() {
-    let fixture = Fixture::new().await;
-    let put = fixture.store.put(&fixture.workspace, id(1), expiring(1), pieces(vec![Ok(vec![1])]), LIMIT);
-    let end = put.await.unwrap().expires_at.unwrap();
-    let just_before = end - SignedDuration::from_millis(1);
-    assert!(fixture.store.open(&fixture.workspace, id(1), just_before).await.is_ok());
-    assert!(matches!(fixture.store.open(&fixture.workspace, id(1), end).await, Err(StoreError::Expired)));
-    assert_eq!(fixture.store.stat(&fixture.workspace, id(1)).await.unwrap().expires_at, Some(end));
 }
 
 #[tokio::test]

@@ -25,4 +25,4 @@ pub use sandboxd_protocol::{
     CallResult, Edit, EditOutcome, Exit, FileStat, Limits, OutputFile, RunKind, RunRequest, Tool, ToolCall,
     TreeDeleted, TreeFile, TreePage,
 };
-pub use stream::{CellStep, FileBody, FileError, FileRange, Resume, RunError, RunOutcome, TreeQuery};
+pub use stream::{CellStep, FileBody, FileError, FileRange, Resume, RunError, RunOutcome, TreeQuery, WriteIf};

@@ -3,7 +3,7 @@
 use crate::{
     AcquireError, Acquired, CellStep, ContainerSpec, FileBody, FileError, FileRange, FileStat, Half, InstanceId,
     OutputFile, Resume, RunError, RunOutcome, RunRequest, Runtime, Slow, TreeDeleted, TreePage, TreeQuery,
-    UnavailableReason,
+    UnavailableReason, WriteIf,
     metrics::Metrics,
     stream::{
         ConnectError, Connection, Streams,
@@ -206,38 +206,54 @@ impl Sandbox {
         }
     }
 
-    /// Writes a file, replaced atomically; `path` as code in the sandbox sees it.
+    /// Writes a file, replaced atomically; `path` as code in the sandbox sees it, of any bytes.
     pub async fn write_file(
         &self,
-        path: &str,
+        path: &(impl AsRef<[u8]> + Sync + ?Sized),
+        body: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
+    ) -> Result<FileStat, FileError> {
+        self.write_file_if(path, &WriteIf::Always, body).await
+    }
+
+    /// The same, as long as the condition holds.
+    pub async fn write_file_if(
+        &self,
+        path: &(impl AsRef<[u8]> + Sync + ?Sized),
+        condition: &WriteIf,
         body: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
     ) -> Result<FileStat, FileError> {
         let _awake = self.awake();
-        Box::pin(files::write(&self.files().await?, path, body)).await
+        Box::pin(files::write(&self.files().await?, path.as_ref(), condition, body)).await
     }
 
     /// Reads a file; `path` as code in the sandbox sees it, or that of an [`OutputFile`].
-    pub async fn read_file(&self, path: &str) -> Result<FileBody, FileError> {
+    pub async fn read_file(&self, path: &(impl AsRef<[u8]> + Sync + ?Sized)) -> Result<FileBody, FileError> {
+        let path = path.as_ref();
         self.repeatable(|connection| async move { files::read(&connection, path, None, self.awake()).await }).await
     }
 
     /// Reads a part of a file as long as it is the one that the range's entity tag names.
-    pub async fn read_range(&self, path: &str, range: &FileRange) -> Result<FileBody, FileError> {
-        let range = || Some(range.clone());
+    pub async fn read_range(
+        &self,
+        path: &(impl AsRef<[u8]> + Sync + ?Sized),
+        range: &FileRange,
+    ) -> Result<FileBody, FileError> {
+        let (path, range) = (path.as_ref(), || Some(range.clone()));
         self.repeatable(|connection| async move { files::read(&connection, path, range(), self.awake()).await }).await
     }
 
     /// Size, entity tag and age of a file.
-    pub async fn stat_file(&self, path: &str) -> Result<FileStat, FileError> {
+    pub async fn stat_file(&self, path: &(impl AsRef<[u8]> + Sync + ?Sized)) -> Result<FileStat, FileError> {
         let _awake = self.awake();
+        let path = path.as_ref();
         self.repeatable(|connection| async move { files::stat(&connection, path).await }).await
     }
 
     /// Removes a file; a link is removed itself.
-    pub async fn delete_file(&self, path: &str) -> Result<(), FileError> {
+    pub async fn delete_file(&self, path: &(impl AsRef<[u8]> + Sync + ?Sized)) -> Result<(), FileError> {
         let _awake = self.awake();
         // Not repeated: the second time it would be missing.
-        files::delete(&self.files().await?, path).await
+        files::delete(&self.files().await?, path.as_ref()).await
     }
 
     /// One page of the regular files beneath a folder, in the order of their paths' bytes.

@@ -91,6 +91,16 @@ pub fn container_made_at(container_id: &str) -> Option<u64> {
     u64::try_from(bits >> 80).ok()
 }
 
+/// What [`is_container`] asks of an id that a client chooses, for error texts.
+pub const CONTAINER_RULE: &str =
+    "an id has 1 to 128 characters of `A-Z`, `a-z`, `0-9`, `.`, `_` and `-`, and is not dots only";
+
+/// Whether a client may call a container so.
+pub fn is_container(id: &str) -> bool {
+    let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    (1..=128).contains(&id.len()) && id.bytes().all(legal) && !id.bytes().all(|byte| byte == b'.')
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

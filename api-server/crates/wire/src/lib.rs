@@ -17,7 +17,7 @@ mod walk;
 
 pub use block::{BashOutputFile, BashResult, Caller, ContentBlock, EditorResult, ErrorDetail, FileType, ToolErrorCode};
 pub use error::{ApiError, ErrorType};
-pub use file::{DeletedFile, FileMetadata, FileScope};
+pub use file::{DeletedFile, DeletedPrefix, FileList, FileMetadata, FileScope, SessionFile, SessionFileList};
 pub use id::IdSeed;
 pub use model::{ModelCapabilities, ModelInfo};
 pub use request::{Block, InputMessage, MessagesRequest, Role, Rules};

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::id::{CONTAINER_RULE, is_container};
 use crate::tool::parse_tools;
 use crate::walk::{array, boolean, extra, field, no_extras, object, required_string, string, wrong};
 use crate::{ApiError, ApiVersion, Surface, Tool};
@@ -274,12 +275,8 @@ fn container(body: &Map<String, Value>) -> Result<Option<String>, ApiError> {
     if id.is_empty() {
         return Ok(None);
     }
-    let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
-    if id.len() > 128 || !id.bytes().all(legal) || id.bytes().all(|byte| byte == b'.') {
-        return Err(wrong(
-            "container",
-            "an id has 1 to 128 characters of `A-Z`, `a-z`, `0-9`, `.`, `_` and `-`, and is not dots only",
-        ));
+    if !is_container(id) {
+        return Err(wrong("container", CONTAINER_RULE));
     }
     Ok(Some(id.to_owned()))
 }

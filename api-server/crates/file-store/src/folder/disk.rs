@@ -158,3 +158,16 @@ pub(super) fn names(folder: &Path) -> io::Result<impl Iterator<Item = io::Result
         .flatten()
         .filter_map(|entry| entry.map(|entry| entry.file_name().into_string().ok()).transpose()))
 }
+
+/// Sum of the sizes of the files in a folder; what goes away meanwhile counts nothing.
+pub(super) fn total_size(folder: &Path) -> io::Result<u64> {
+    let mut total = 0;
+    for name in names(folder)? {
+        match fs::symlink_metadata(folder.join(name?)) {
+            Ok(metadata) => total += metadata.len(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(total)
+}

@@ -5,7 +5,7 @@ use std::{cmp::Reverse, collections::BinaryHeap, io, path::Path};
 use tracing::warn;
 
 use super::{disk, index_name, indexed_id};
-use crate::{FileId, FileMeta, ListRequest, Page};
+use crate::{FileId, FileSummary, ListRequest, Page};
 
 /// Reads one page. Files that go away meanwhile are replaced by the next ones, so that only the end of the list is short.
 pub(super) fn page(index: &Path, request: &ListRequest) -> io::Result<Page> {
@@ -31,10 +31,10 @@ pub(super) fn page(index: &Path, request: &ListRequest) -> io::Result<Page> {
     }
 }
 
-/// Metadata of a listed file; nothing for one that was deleted since or whose entry is damaged.
-fn readable(index: &Path, id: FileId) -> io::Result<Option<FileMeta>> {
+/// A listed file; nothing for one that was deleted since or whose entry is damaged.
+fn readable(index: &Path, id: FileId) -> io::Result<Option<FileSummary>> {
     match disk::read_index(&index.join(index_name(id))) {
-        Ok(meta) => Ok(Some(meta)),
+        Ok(meta) => Ok(Some(meta.into())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {
             warn!(file.id = %id, %error, "left a damaged index entry out of a list");

@@ -9,21 +9,10 @@ use std::{
 use jiff::Timestamp;
 
 use super::{Layout, disk, index_name};
-use crate::{FileId, KEPT_AFTER_EXPIRY, Workspace};
+use crate::{FileId, KEPT_AFTER_EXPIRY, Swept, Workspace};
 
 /// A part or unindexed content of this age belongs to no upload that still goes on.
 const ABANDONED: Duration = Duration::from_hours(24);
-
-/// What a sweep removed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Swept {
-    /// Parts of uploads that never ended.
-    pub parts: usize,
-    /// Contents without an index entry.
-    pub orphans: usize,
-    /// Files whose time was long over.
-    pub expired: usize,
-}
 
 pub(super) fn sweep(layout: &Layout, now: Timestamp) -> io::Result<Swept> {
     let abandoned = SystemTime::from(now).checked_sub(ABANDONED).unwrap_or(SystemTime::UNIX_EPOCH);

@@ -1,7 +1,7 @@
 //! Files, through the `files` half.
 
 use super::{
-    FileBody, FileError, FileRange, TreeQuery,
+    FileBody, FileError, FileRange, TreeQuery, WriteIf,
     connection::{Answer, Connection, Refusal, RequestBody, RequestError, chain, request},
     run::is_run_id,
     upload::{Progress, Upload},
@@ -64,14 +64,19 @@ async fn send(connection: &Arc<Connection>, request: Request<RequestBody>) -> Re
 /// Writes a file. Nothing is committed unless the whole body arrived.
 pub(crate) async fn write(
     connection: &Arc<Connection>,
-    path: &str,
+    path: &[u8],
+    condition: &WriteIf,
     body: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
 ) -> Result<FileStat, FileError> {
     let progress = Progress::new();
     let body: RequestBody = Upload::new(body, progress.clone()).boxed_unsync();
-    let request = Request::put(format!("http://sandboxd/file?path={}", percent_encode(path.as_bytes())))
-        .body(body)
-        .map_err(|e| FileError::Forbidden(e.to_string()))?;
+    let request = Request::put(format!("http://sandboxd/file?path={}", percent_encode(path)));
+    let request = match condition {
+        WriteIf::Always => request,
+        WriteIf::Absent => request.header(header::IF_NONE_MATCH, "*"),
+        WriteIf::Unchanged { etag } => request.header(header::IF_MATCH, etag),
+    };
+    let request = request.body(body).map_err(|e| FileError::Forbidden(e.to_string()))?;
     // The transfer has no limit of its own: it may take as long as it moves.
     let far = Instant::now() + Duration::from_hours(24);
     let sent = tokio::select! {
@@ -98,7 +103,7 @@ async fn stalled(progress: &Progress) {
 /// Reads a file, or the part of it that a range names; `keep` lives as long as the body.
 pub(crate) async fn read(
     connection: &Arc<Connection>,
-    path: &str,
+    path: &[u8],
     range: Option<FileRange>,
     keep: impl Send + 'static,
 ) -> Result<FileBody, FileError> {
@@ -118,12 +123,12 @@ pub(crate) async fn read(
 }
 
 /// Size, entity tag and age of a file.
-pub(crate) async fn stat(connection: &Arc<Connection>, path: &str) -> Result<FileStat, FileError> {
+pub(crate) async fn stat(connection: &Arc<Connection>, path: &[u8]) -> Result<FileStat, FileError> {
     stat_of(&send(connection, get(Method::HEAD, path)?).await?.headers)
 }
 
-fn get(method: Method, path: &str) -> Result<Request<RequestBody>, FileError> {
-    let target = format!("/file?path={}", percent_encode(path.as_bytes()));
+fn get(method: Method, path: &[u8]) -> Result<Request<RequestBody>, FileError> {
+    let target = format!("/file?path={}", percent_encode(path));
     request(method, &target, Bytes::new()).map_err(|e| FileError::Forbidden(e.to_string()))
 }
 
@@ -141,7 +146,7 @@ fn stat_of(headers: &HeaderMap) -> Result<FileStat, FileError> {
 }
 
 /// Removes a file.
-pub(crate) async fn delete(connection: &Arc<Connection>, path: &str) -> Result<(), FileError> {
+pub(crate) async fn delete(connection: &Arc<Connection>, path: &[u8]) -> Result<(), FileError> {
     send(connection, get(Method::DELETE, path)?).await.map(drop)
 }
 

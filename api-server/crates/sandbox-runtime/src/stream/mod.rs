@@ -117,6 +117,21 @@ pub struct FileRange {
     pub etag: String,
 }
 
+/// What must be true of the file that a write replaces, at the moment when it does; else it is [`FileError::Changed`]. Code in
+/// the sandbox is not held back meanwhile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WriteIf {
+    /// Nothing.
+    Always,
+    /// There is none.
+    Absent,
+    /// It is the one of this entity tag.
+    Unchanged {
+        /// The tag, quotes included.
+        etag: String,
+    },
+}
+
 /// Which files to list.
 #[derive(Clone, Copy, Debug)]
 pub struct TreeQuery<'a> {

@@ -8,7 +8,7 @@ mod lifecycle;
 mod support;
 
 use futures_util::{StreamExt, stream};
-use sandbox_runtime::{FileError, FileRange, RunError, TreeQuery};
+use sandbox_runtime::{FileError, FileRange, RunError, TreeQuery, WriteIf};
 use std::io;
 use support::{Host, bash, read, text};
 
@@ -148,6 +148,17 @@ async fn files_are_listed_looked_at_read_in_part_and_removed() {
     sandbox.write_file("/mnt/user-data/uploads/a.csv", stream::iter([Ok("9876543210".into())])).await.unwrap();
     let changed = sandbox.read_range("/mnt/user-data/uploads/a.csv", &range).await;
     assert!(matches!(changed, Err(FileError::Changed)), "{changed:?}");
+
+    let missing = sandbox.stat_file("/mnt/user-data/uploads/missing").await;
+    assert!(matches!(missing, Err(FileError::NotFound)), "{missing:?}");
+    let late = WriteIf::Unchanged { etag: range.etag.clone() };
+    let path = "/mnt/user-data/uploads/a.csv".as_bytes();
+    for condition in [&late, &WriteIf::Absent] {
+        let refused = sandbox.write_file_if(path, condition, stream::iter([Ok("late".into())])).await;
+        assert!(matches!(refused, Err(FileError::Changed)), "{refused:?}");
+    }
+    let current = WriteIf::Unchanged { etag: sandbox.stat_file(path).await.unwrap().etag };
+    assert_eq!(sandbox.write_file_if(path, &current, stream::iter([Ok("new".into())])).await.unwrap().size, 3);
 
     let deleted = sandbox.delete_files("/mnt/user-data/uploads", "data/").await.unwrap();
     assert_eq!((deleted.count, deleted.more), (2, false));
