@@ -7,8 +7,8 @@ use std::{
 };
 use wire::{ApiError, ErrorType};
 
-/// Uploads at a time, of all and of one workspace, so that none shuts the others out. Each holds about a megabyte.
-const AT_ONCE: usize = 64;
+/// Uploads at a time, of all and of one workspace, so that none shuts the others out. Each holds up to ten megabytes.
+const AT_ONCE: usize = 40;
 const AT_ONCE_OF_ONE: usize = 16;
 
 /// The uploads of each workspace that go on.

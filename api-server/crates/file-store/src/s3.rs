@@ -8,7 +8,7 @@ mod upload;
 use std::{collections::VecDeque, io, ops::Range, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use aws_config::BehaviorVersion;
+use aws_config::{BehaviorVersion, environment::EnvironmentVariableRegionProvider, meta::region::RegionProviderChain};
 use aws_sdk_s3::{
     Client,
     config::{
@@ -33,14 +33,17 @@ use crate::{
     body::exactly,
 };
 
-/// Uploads at a time; each holds two parts in memory. More wait.
-const UPLOADS_AT_ONCE: usize = 12;
+/// Uploads at a time; each holds two parts in memory. More wait. It is more than the server takes from clients, so that slow ones
+/// never keep what commands leave behind waiting.
+const UPLOADS_AT_ONCE: usize = 48;
 /// Index objects read at a time, for a list of names that do not say all.
 const READ_AT_ONCE: usize = 8;
 /// Largest index object, in bytes. What is longer was not written by us.
 const MOST_INDEX_BYTES: u64 = 64 * 1024;
 /// Objects of one listing request: the most that stores give.
 const MOST_LISTED: i32 = 1000;
+/// What is signed for where nobody says a region.
+const USUAL_REGION: &str = "us-east-1";
 const CONNECT: Duration = Duration::from_secs(5);
 /// Time for one attempt, body sent, and for the wait for the next byte of an answer.
 const ATTEMPT: Duration = Duration::from_mins(1);
@@ -53,7 +56,7 @@ pub struct S3Config {
     pub bucket: String,
     /// What the names of all objects begin with; empty: nothing.
     pub prefix: String,
-    /// Region; `None`: that of the environment.
+    /// Region; `None`: that of the environment, or a usual one where an endpoint is given.
     pub region: Option<String>,
     /// Address of a store other than Amazon's, such as `http://127.0.0.1:8333`.
     pub endpoint: Option<String>,
@@ -112,6 +115,10 @@ impl S3Store {
         let mut environment = aws_config::defaults(BehaviorVersion::latest()).http_client(http);
         if let Some(region) = region {
             environment = environment.region(Region::new(region));
+        } else if endpoint.is_some() {
+            // Elsewhere than at Amazon the region is a word for the signature, and no machine need be asked for it.
+            let given = RegionProviderChain::first_try(EnvironmentVariableRegionProvider::new());
+            environment = environment.region(given.or_else(Region::new(USUAL_REGION)));
         }
         if let Some(StaticCredentials { access_key_id, secret_access_key }) = credentials {
             let fixed = Credentials::new(access_key_id, secret_access_key, None, None, "static");
@@ -130,7 +137,7 @@ impl S3Store {
             .request_checksum_calculation(RequestChecksumCalculation::WhenRequired)
             .response_checksum_validation(ResponseChecksumValidation::WhenRequired);
         if environment.region().is_none() {
-            s3 = s3.region(Region::new("us-east-1"));
+            s3 = s3.region(Region::new(USUAL_REGION));
         }
         s3.set_endpoint_url(endpoint.or_else(|| environment.endpoint_url().map(str::to_owned)));
         let client = Client::from_conf(s3.build());
