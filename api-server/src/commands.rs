@@ -21,6 +21,8 @@ const ACQUIRE_DEADLINE: Duration = Duration::from_mins(2);
 pub const OUTPUT_LIMIT: usize = 1024 * 1024;
 /// Longest run of a command, whatever is asked for.
 pub const MAX_COMMAND: Duration = Duration::from_mins(8);
+/// Longest run of a Python cell.
+pub const CELL_LIMIT: Duration = Duration::from_secs(90);
 /// Longest time of an edit. One takes milliseconds; a slow disk may take long to have it for sure.
 const EDIT_LIMIT: Duration = Duration::from_mins(1);
 
@@ -32,7 +34,9 @@ pub struct Commands {
     /// The client's files, for the input folder.
     pub uploads: Vec<FileMeta>,
     /// Limit of a command that asks for none.
-    pub default_timeout: Duration,
+    pub command_limit: Duration,
+    /// Limit of a cell.
+    pub cell_limit: Duration,
     /// The turn's sandbox, its files in place. A turn has one container.
     pub sandbox: OnceCell<Sandbox>,
 }
@@ -50,6 +54,16 @@ fn failed(error: &RunError) -> ToolOutcome {
     ToolOutcome::Failed(run_failure(error))
 }
 
+/// What the model has to know of a cell's interpreter, since its variables are gone.
+fn interpreter_news(exit: &sandbox_runtime::Exit) -> impl Iterator<Item = &'static str> {
+    let fresh =
+        "The interpreter of the earlier cells had ended: this cell began in a new one, without their variables.\n";
+    let lost = "The Python interpreter has ended, and its variables are lost; the next cell begins in a new one.\n";
+    [(exit.fresh_interpreter, fresh), (exit.interpreter_lost, lost)]
+        .into_iter()
+        .filter_map(|(is_so, sentence)| is_so.then_some(sentence))
+}
+
 /// Where a client's file lies in the sandbox.
 pub fn upload_path(name: &FileName) -> String {
     format!("{UPLOADS}/{}", name.as_str())
@@ -64,23 +78,23 @@ impl Commands {
             Err(failure) => return ToolOutcome::Failed(failure),
         };
         match input {
-            CallInput::Bash(input) => self.command(sandbox, &id, &container, input, left).await,
+            CallInput::Bash(BashInput { command, timeout, restart }) => {
+                let asked = timeout.map_or(self.command_limit, Duration::from_secs);
+                let limit = asked.min(MAX_COMMAND).min(left);
+                self.finish(sandbox, &id, &container, RunKind::Bash { command, restart }, limit).await
+            }
+            CallInput::Cell(code) => {
+                let run = RunKind::Cell { code, tools: Vec::new() };
+                self.finish(sandbox, &id, &container, run, self.cell_limit.min(left)).await
+            }
             CallInput::Edit(edit) => edited(sandbox, &id, edit, left).await,
         }
     }
 
-    async fn command(
-        &self,
-        sandbox: &Sandbox,
-        id: &str,
-        container: &str,
-        BashInput { command, timeout, restart }: BashInput,
-        left: Duration,
-    ) -> ToolOutcome {
-        let asked = timeout.map_or(self.default_timeout, Duration::from_secs);
-        let limit = asked.min(MAX_COMMAND).min(left);
+    /// Runs it, and stores what it left behind.
+    async fn finish(&self, sandbox: &Sandbox, id: &str, container: &str, run: RunKind, limit: Duration) -> ToolOutcome {
         let request = RunRequest {
-            run: RunKind::Bash { command, restart },
+            run,
             env: BTreeMap::new(),
             limits: Limits {
                 timeout_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
@@ -136,6 +150,9 @@ impl Commands {
     ) -> ToolOutcome {
         let RunOutcome { stdout, stderr, exit } = outcome;
         let mut stderr = Captured { bytes: stderr.into(), truncated: exit.stderr_truncated };
+        for sentence in interpreter_news(&exit) {
+            stderr.bytes.extend_from_slice(sentence.as_bytes());
+        }
         let mut outputs = Vec::new();
         if exit.outputs > 0 {
             let (stored, lost) = self.capture(sandbox, id, container).await;
@@ -208,5 +225,22 @@ impl Commands {
                 | StoreError::Io { .. } => "the file store failed",
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_says_whose_variables_are_gone() {
+        let news = |fresh_interpreter, interpreter_lost| {
+            let exit = sandbox_runtime::Exit { fresh_interpreter, interpreter_lost, ..Default::default() };
+            interpreter_news(&exit).map(|sentence| sentence.starts_with("The interpreter of")).collect::<Vec<_>>()
+        };
+        assert!(news(false, false).is_empty());
+        assert_eq!(news(true, false), [true]);
+        assert_eq!(news(false, true), [false]);
+        assert_eq!(news(true, true), [true, false]);
     }
 }

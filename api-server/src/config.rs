@@ -1,6 +1,6 @@
 //! Settings: each is a flag, an environment variable with the prefix `CODEEXEC_`, and a chart value.
 
-use clap::{Parser, ValueEnum};
+use clap::{ArgAction, Parser, ValueEnum};
 use std::{net::SocketAddr, path::PathBuf};
 
 /// The Messages and Files API with code execution on one's own machines.
@@ -73,6 +73,10 @@ pub struct Config {
     /// Longest run of a command in seconds, unless the request asks for less. Default: 300, and 60 for `code_execution_v1`.
     #[arg(long, env = "CODEEXEC_COMMAND_TIMEOUT", value_parser = clap::value_parser!(u64).range(1..=480))]
     pub command_timeout: Option<u64>,
+
+    /// Whether the sandboxes' image has Python; without it no model is offered Python that remembers.
+    #[arg(long, env = "CODEEXEC_REPL", default_value_t = true, action = ArgAction::Set)]
+    pub repl: bool,
 
     /// Model samplings of one request; then it ends with `pause_turn`.
     #[arg(long, env = "CODEEXEC_MAX_SAMPLINGS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=1000))]

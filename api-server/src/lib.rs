@@ -58,6 +58,8 @@ struct App {
     models: Models,
     command_timeout: Option<Duration>,
     idle_timeout: Duration,
+    /// Whether sandboxes have Python.
+    repl: bool,
     max_samplings: u32,
     metrics: Metrics,
     readiness: Readiness,
@@ -101,6 +103,7 @@ impl Server {
             models,
             command_timeout: config.command_timeout.map(Duration::from_secs),
             idle_timeout: Duration::from_secs(config.idle_timeout),
+            repl: config.repl,
             max_samplings: config.max_samplings,
             stop: stop.clone(),
         });

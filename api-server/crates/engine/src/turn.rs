@@ -257,7 +257,8 @@ impl Turn {
         let offered = self.profile.as_ref().and_then(|profile| Some((profile, profile.offered(&call.name)?)));
         let Some((profile, tool)) = offered else {
             let reason = format!("no `{}` tool was provided", call.name);
-            return Queued::Refused { id: call.id, tool: SubTool::Bash, reason };
+            let tool = self.profile.as_ref().map_or(SubTool::Bash, ToolProfile::main_tool);
+            return Queued::Refused { id: call.id, tool, reason };
         };
         match profile.parse(tool, &call.input) {
             Ok(input) => Queued::Run { id: call.id, input },

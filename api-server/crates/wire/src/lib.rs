@@ -15,7 +15,10 @@ mod surface;
 mod tool;
 mod walk;
 
-pub use block::{BashOutputFile, BashResult, Caller, ContentBlock, EditorResult, ErrorDetail, FileType, ToolErrorCode};
+pub use block::{
+    BashOutputFile, BashResult, Caller, CellOutputFile, CellResult, ContentBlock, EditorResult, ErrorDetail, FileType,
+    ToolErrorCode,
+};
 pub use error::{ApiError, ErrorType};
 pub use file::{DeletedFile, FileMetadata, FileScope};
 pub use id::IdSeed;

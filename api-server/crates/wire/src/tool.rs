@@ -6,7 +6,13 @@ use crate::walk::{array, field, no_extras, object, required_string, string, wron
 use crate::{ApiError, Surface};
 
 /// The server tool types that this server runs.
-pub const SUPPORTED_SERVER_TOOLS: [&str; 2] = ["code_execution_20250825", "code_execution_v1"];
+pub const SUPPORTED_SERVER_TOOLS: [&str; 5] = [
+    "code_execution_20250522",
+    "code_execution_20250825",
+    "code_execution_20260120",
+    "code_execution_20260521",
+    "code_execution_v1",
+];
 
 /// A tool that the model may call.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,10 +35,29 @@ pub struct CodeTool {
 /// The contract of a code execution tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodeToolVersion {
-    /// `code_execution_20250825`
+    /// `code_execution_20250522`: Python only.
+    Dated20250522,
+    /// `code_execution_20250825`: shell and editor.
     Dated20250825,
-    /// `code_execution_v1`
+    /// `code_execution_20260120`: shell, editor, and Python that remembers.
+    Dated20260120,
+    /// `code_execution_20260521`: the same; the model is told how long a cell may take.
+    Dated20260521,
+    /// `code_execution_v1`: shell and editor.
     V1,
+}
+
+impl CodeToolVersion {
+    fn of_type(kind: &str) -> Option<Self> {
+        Some(match kind {
+            "code_execution_20250522" => Self::Dated20250522,
+            "code_execution_20250825" => Self::Dated20250825,
+            "code_execution_20260120" => Self::Dated20260120,
+            "code_execution_20260521" => Self::Dated20260521,
+            "code_execution_v1" => Self::V1,
+            _ => return None,
+        })
+    }
 }
 
 /// A tool of the client.
@@ -86,10 +111,11 @@ fn parse_tool(entry: &Value, path: &str, surface: Surface) -> Result<Tool, ApiEr
         None => "custom",
         Some(kind) => string(kind, &format!("{path}.type"))?,
     };
+    if let Some(version) = CodeToolVersion::of_type(kind) {
+        return parse_code(tool, path, surface, version);
+    }
     match kind {
         "custom" => parse_custom(tool, path, surface),
-        "code_execution_20250825" => parse_code(tool, path, surface, CodeToolVersion::Dated20250825),
-        "code_execution_v1" => parse_code(tool, path, surface, CodeToolVersion::V1),
         dated if is_client_run(dated) => {
             let name = tool_name(tool, path)?;
             refuse_code_callers(tool, path)?;

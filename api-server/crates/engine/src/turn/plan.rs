@@ -44,7 +44,7 @@ pub struct TurnPlan {
 impl TurnPlan {
     /// The plan for a request with a valid history. `container` is the one that the request or the surface names.
     pub fn new(request: &MessagesRequest, history: History, facts: &SandboxFacts, settings: TurnSettings) -> Self {
-        let profile = ToolProfile::of(request);
+        let profile = ToolProfile::of(request, facts);
         let model_request = ModelRequest::build(request, &history, profile.as_ref(), facts);
         let client_tools = request
             .tools
