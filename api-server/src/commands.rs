@@ -7,10 +7,16 @@ use crate::{
     files::MAX_FILE,
     trouble::{explain, run_failure},
 };
-use engine::{BashInput, CallInput, Captured, Exit, FailureKind, ServerCall, ToolFailure, ToolOutcome};
+use engine::{
+    BashInput, CallInput, Captured, CodeAnswer, CodeAnswers, CodeCall, Exit, FailureKind, Input, ServerCall,
+    ToolFailure, ToolOutcome,
+};
 use file_store::{FileId, FileMeta, FileName, NewFile, Origin, StoreError, Workspace};
 use futures_util::StreamExt;
-use sandbox_runtime::{Edit, FileError, Limits, OutputFile, RunError, RunKind, RunOutcome, RunRequest, Sandbox};
+use sandbox_runtime::{
+    CallResult, CellStep, Edit, FileError, Limits, OutputFile, Resume, RunError, RunKind, RunOutcome, RunRequest,
+    Sandbox, Tool, ToolCall,
+};
 use sandboxd_protocol::layout::UPLOADS;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::sync::OnceCell;
@@ -31,6 +37,8 @@ pub struct Commands {
     pub app: Arc<App>,
     pub containers: Containers,
     pub workspace: Workspace,
+    /// The client's tools that cells may call.
+    pub tools: Vec<Tool>,
     /// The client's files, for the input folder.
     pub uploads: Vec<FileMeta>,
     /// Limit of a command that asks for none.
@@ -54,12 +62,17 @@ fn failed(error: &RunError) -> ToolOutcome {
     ToolOutcome::Failed(run_failure(error))
 }
 
-/// What the model has to know of a cell's interpreter, since its variables are gone.
+fn limits(limit: Duration) -> Limits {
+    Limits { timeout_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX), output_bytes: OUTPUT_LIMIT as u64 }
+}
+
+/// What the model has to know of a cell's end and its interpreter's.
 fn interpreter_news(exit: &sandbox_runtime::Exit) -> impl Iterator<Item = &'static str> {
     let fresh =
         "The interpreter of the earlier cells had ended: this cell began in a new one, without their variables.\n";
     let lost = "The Python interpreter has ended, and its variables are lost; the next cell begins in a new one.\n";
-    [(exit.fresh_interpreter, fresh), (exit.interpreter_lost, lost)]
+    let superseded = "A newer cell has ended this one, which waited for the results of its calls.\n";
+    [(exit.fresh_interpreter, fresh), (exit.superseded, superseded), (exit.interpreter_lost, lost)]
         .into_iter()
         .filter_map(|(is_so, sentence)| is_so.then_some(sentence))
 }
@@ -70,37 +83,68 @@ pub fn upload_path(name: &FileName) -> String {
 }
 
 impl Commands {
-    /// Runs a call to its end; `left` is what remains of the turn's time.
-    pub async fn run(&self, call: ServerCall, left: Duration) -> ToolOutcome {
+    /// Runs a call to its end, or a cell to its calls of the client's tools; `left` is what remains of the turn's time.
+    pub async fn run(&self, call: ServerCall, left: Duration) -> Input {
         let ServerCall { id, input, container } = call;
         let sandbox = match self.sandbox.get_or_try_init(|| self.prepare(&container)).await {
             Ok(sandbox) => sandbox,
-            Err(failure) => return ToolOutcome::Failed(failure),
+            Err(failure) => return Input::Result { id, outcome: ToolOutcome::Failed(failure) },
         };
-        match input {
+        let outcome = match input {
             CallInput::Bash(BashInput { command, timeout, restart }) => {
                 let asked = timeout.map_or(self.command_limit, Duration::from_secs);
                 let limit = asked.min(MAX_COMMAND).min(left);
                 self.finish(sandbox, &id, &container, RunKind::Bash { command, restart }, limit).await
             }
             CallInput::Cell(code) => {
-                let run = RunKind::Cell { code, tools: Vec::new() };
-                self.finish(sandbox, &id, &container, run, self.cell_limit.min(left)).await
+                let limit = self.cell_limit.min(left);
+                let run = RunKind::Cell { code, tools: self.tools.clone() };
+                let request = RunRequest { run, env: BTreeMap::new(), limits: limits(limit) };
+                let step = sandbox.cell(&id, &request).await;
+                return self.cell_step(sandbox, id, &container, limit, step).await;
+            }
+            CallInput::Answers(answers) => {
+                let resume = self.resume(answers);
+                let step = sandbox.resume(&id, &resume).await;
+                return self.cell_step(sandbox, id, &container, self.cell_limit, step).await;
             }
             CallInput::Edit(edit) => edited(sandbox, &id, edit, left).await,
+        };
+        Input::Result { id, outcome }
+    }
+
+    fn resume(&self, CodeAnswers { results, calls }: CodeAnswers) -> Resume {
+        let result = |CodeAnswer { number, content, is_error }| CallResult { call_id: number, content, is_error };
+        Resume {
+            results: results.into_iter().map(result).collect(),
+            calls,
+            tools: self.tools.iter().map(|tool| tool.name.clone()).collect(),
+            limits: limits(self.cell_limit),
         }
+    }
+
+    async fn cell_step(
+        &self,
+        sandbox: &Sandbox,
+        id: String,
+        container: &str,
+        limit: Duration,
+        step: Result<CellStep, RunError>,
+    ) -> Input {
+        let outcome = match step {
+            Ok(CellStep::Calls(calls)) => {
+                let call = |ToolCall { call_id, name, input }| CodeCall { number: call_id, name, input };
+                return Input::Calls { id, calls: calls.into_iter().map(call).collect() };
+            }
+            Ok(CellStep::Finished(outcome)) => self.finished(sandbox, &id, container, limit, outcome).await,
+            Err(error) => failed(&error),
+        };
+        Input::Result { id, outcome }
     }
 
     /// Runs it, and stores what it left behind.
     async fn finish(&self, sandbox: &Sandbox, id: &str, container: &str, run: RunKind, limit: Duration) -> ToolOutcome {
-        let request = RunRequest {
-            run,
-            env: BTreeMap::new(),
-            limits: Limits {
-                timeout_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
-                output_bytes: OUTPUT_LIMIT as u64,
-            },
-        };
+        let request = RunRequest { run, env: BTreeMap::new(), limits: limits(limit) };
         match sandbox.run(id, &request).await {
             Ok(outcome) => self.finished(sandbox, id, container, limit, outcome).await,
             Err(error) => failed(&error),

@@ -18,11 +18,12 @@ use axum::{
     extract::{Request, State},
     response::{IntoResponse, Response},
 };
-use engine::{Fold, History, ModelRequest, SandboxFacts, ToolProfile, TurnEnd, TurnPlan, TurnSettings};
+use engine::{Fold, Function, History, ModelRequest, SandboxFacts, ToolProfile, TurnEnd, TurnPlan, TurnSettings};
 use file_store::{FileMeta, Workspace};
 use futures_util::stream;
 use http::{StatusCode, header};
 use providers::Model;
+use sandbox_runtime::Tool as SandboxTool;
 use sandboxd_protocol::layout;
 use serde_json::json;
 use std::{
@@ -135,7 +136,9 @@ async fn start(
     let uploads = find_uploads(app, identity, request).await?;
     let history = History::read(request, profile.as_ref(), &paths(&uploads))?;
     let containers = Containers::of(context.surface, identity);
-    let deferred = history.turn_container.clone().filter(|_| !history.deferred.is_empty());
+    // A cell that waits is in a container that is there, or lost.
+    let makes_container = !history.deferred.is_empty() && !history.waits();
+    let deferred = history.turn_container.clone().filter(|_| makes_container);
     let named = request.container.as_deref();
     let container = containers.resolve(&app.sandboxes, named, deferred.as_deref(), entropy::now_millis()).await?;
     let (source, idle_seconds) = turns::Source::new(app.idle_timeout);
@@ -145,11 +148,14 @@ async fn start(
         max_samplings: app.max_samplings,
         source: Box::new(source),
     };
+    let tool = |function: &Function| SandboxTool { name: function.name.clone(), parameters: function.schema.clone() };
+    let tools = profile.iter().flat_map(ToolProfile::functions).map(tool).collect();
     let plan = TurnPlan::new(request, history, &facts, settings);
     let commands = Commands {
         app: Arc::clone(app),
         containers,
         workspace: Workspace::named(&identity.workspace),
+        tools,
         uploads,
         command_limit: facts.command_limit,
         cell_limit: facts.cell_limit,

@@ -47,7 +47,10 @@ impl ModelRequest {
         let mut tools = Vec::new();
         for tool in &request.tools {
             match tool {
-                Tool::Client(tool) => tools.push(tool.definition.clone()),
+                Tool::Client(tool) if profile.is_none_or(|profile| profile.is_called_directly(tool)) => {
+                    tools.push(tool.definition.clone());
+                }
+                Tool::Client(_) => {}
                 Tool::Code(_) => tools.extend(profile.into_iter().flat_map(|profile| profile.definitions(facts))),
             }
         }

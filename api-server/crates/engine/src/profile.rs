@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use sandboxd_protocol::Edit;
 use serde_json::Value;
-use wire::{CodeToolVersion, ContentBlock, ErrorDetail, MessagesRequest, Tool, ToolErrorCode};
+use wire::{ClientTool, CodeToolVersion, ContentBlock, ErrorDetail, MessagesRequest, Tool, ToolErrorCode};
 
-use crate::outcome::{FailureKind, ToolOutcome};
+use crate::outcome::{CodeAnswers, FailureKind, ToolOutcome};
 pub use bash::BashInput;
 #[cfg(feature = "fuzzing")]
 pub(crate) use bash::text_of;
@@ -76,6 +76,8 @@ pub enum CallInput {
     Edit(Edit),
     /// Python code.
     Cell(String),
+    /// What Python code goes on with that waits for the client's tools.
+    Answers(CodeAnswers),
 }
 
 impl CallInput {
@@ -84,7 +86,7 @@ impl CallInput {
         match self {
             Self::Bash(_) => SubTool::Bash,
             Self::Edit(_) => SubTool::Editor,
-            Self::Cell(_) => SubTool::Cell,
+            Self::Cell(_) | Self::Answers(_) => SubTool::Cell,
         }
     }
 }
@@ -93,6 +95,28 @@ impl CallInput {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidInput(pub String);
+
+/// A tool of the client that Python code calls.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Function {
+    /// The tool's name.
+    pub name: String,
+    /// What it does, in the client's words.
+    pub description: Option<String>,
+    /// JSON schema of its argument.
+    pub schema: Option<Value>,
+}
+
+impl Function {
+    fn of(tool: &ClientTool) -> Self {
+        let definition = &tool.definition;
+        Self {
+            name: tool.name.clone(),
+            description: definition.get("description").and_then(Value::as_str).map(str::to_owned),
+            schema: definition.get("input_schema").cloned(),
+        }
+    }
+}
 
 /// Which dialect of the tool a request speaks.
 #[derive(Clone, Debug, PartialEq)]
@@ -103,17 +127,23 @@ pub struct ToolProfile {
     /// `code_execution_v1`, or Zylon's extensions: time-outs as results, `unavailable` with a detail, more inputs.
     zylon: bool,
     cache_control: Option<Value>,
+    functions: Vec<Function>,
 }
 
 impl ToolProfile {
     /// The profile of a request; `None` when it offers no code execution.
     pub fn of(request: &MessagesRequest, facts: &SandboxFacts) -> Option<Self> {
+        let called = |tool: &Tool| match tool {
+            Tool::Client(tool) => tool.callers.code.then(|| Function::of(tool)),
+            Tool::Code(_) => None,
+        };
         request.tools.iter().find_map(|tool| match tool {
             Tool::Code(tool) => Some(Self {
                 version: tool.version,
                 repl: facts.repl,
                 zylon: tool.version == CodeToolVersion::V1 || request.zylon_extension,
                 cache_control: tool.cache_control.clone(),
+                functions: if facts.repl { request.tools.iter().filter_map(called).collect() } else { Vec::new() },
             }),
             Tool::Client(_) => None,
         })
@@ -146,6 +176,16 @@ impl ToolProfile {
             | CodeToolVersion::Dated20260521
             | CodeToolVersion::V1 => &[SubTool::Bash, SubTool::Editor],
         }
+    }
+
+    /// The client's tools that Python code calls. Without Python there are none, and the model calls them itself.
+    pub fn functions(&self) -> &[Function] {
+        &self.functions
+    }
+
+    /// Whether the model calls a tool of the client itself.
+    pub fn is_called_directly(&self, tool: &ClientTool) -> bool {
+        tool.callers.direct || !self.functions.iter().any(|function| function.name == tool.name)
     }
 
     /// The sub-tool that stands for the whole: the shell, where there is one.

@@ -71,11 +71,18 @@ pub enum ContentBlock {
 }
 
 /// Who made a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "type")]
 pub enum Caller {
     /// The model itself.
+    #[serde(rename = "direct")]
     Direct,
+    /// Python code, whichever version of the tool runs it: clients know it by this one's name.
+    #[serde(rename = "code_execution_20260120")]
+    Code {
+        /// The code's own call.
+        tool_id: String,
+    },
 }
 
 /// `content` of a `bash_code_execution_tool_result`.

@@ -30,4 +30,4 @@ pub use response::{
 };
 pub use stream::{Delta, MessageDelta, StreamEvent};
 pub use surface::{ApiVersion, Surface};
-pub use tool::{ClientTool, CodeTool, CodeToolVersion, SUPPORTED_SERVER_TOOLS, Tool};
+pub use tool::{Callers, ClientTool, CodeTool, CodeToolVersion, SUPPORTED_SERVER_TOOLS, Tool};

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use wire::{CellOutputFile, CellResult, CodeToolVersion, ToolErrorCode};
 
 use super::{
-    BASH, CELL, InvalidInput, SandboxFacts, ToolProfile,
+    BASH, CELL, Function, InvalidInput, SandboxFacts, ToolProfile,
     bash::{text_of, whole_seconds},
     failure_code,
 };
@@ -54,9 +54,29 @@ impl ToolProfile {
             "Runs Python code {sandbox}, and returns what it prints to stdout and stderr, the value of a last expression, and the \
              traceback of an exception. The interpreter goes on between calls: variables, imports and the current folder, at first \
              {}, stay. `await` works at the top level. Standard input is empty.{limit} Each output stream is cut after {} bytes. \
-             {network} {files}",
-            facts.working_directory, facts.output_limit,
+             {network} {files}{}",
+            facts.working_directory,
+            facts.output_limit,
+            self.functions_description(),
         )
+    }
+
+    /// How code calls the client's tools.
+    fn functions_description(&self) -> String {
+        if self.functions.is_empty() {
+            return String::new();
+        }
+        let mut text = "\n\nThe code may call these async functions. Each takes one dict with its arguments, and returns a string, \
+                        which may hold JSON: `text = await name({...})`. Calls gathered with `asyncio.gather` are made at once. Only \
+                        what the code prints comes back, so print what is needed of the results. For a name that is no Python \
+                        identifier write `_` in the place of each other character, and before a leading digit."
+            .to_owned();
+        for Function { name, description, schema } in &self.functions {
+            let description = description.as_deref().unwrap_or_default();
+            let schema = schema.as_ref().map(Value::to_string).unwrap_or_default();
+            text.extend(["\n- `", name, "`: ", description, "\n  Arguments: ", &schema]);
+        }
+        text
     }
 
     pub(super) fn parse_cell(input: &Value) -> Result<String, InvalidInput> {

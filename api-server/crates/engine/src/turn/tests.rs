@@ -8,6 +8,7 @@ use crate::testing::{DATED, Driven, LEGACY, REPL, Rig, V1, ask, bash_of, code_to
 use crate::{BlockDelta, Captured, Exit, ModelFailure, OpenBlock};
 
 mod cells;
+mod code_calls;
 mod edits;
 mod failures;
 mod invalid;

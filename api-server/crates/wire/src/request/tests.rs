@@ -100,7 +100,7 @@ fn refusals_name_the_path_and_the_reason() {
         ),
         (
             tool(json!({ "name": "f", "input_schema": {}, "allowed_callers": ["code_execution_20260120"] })),
-            "tools.0.allowed_callers: calls by `code_execution_20260120` are not supported by this server",
+            "tools.0.allowed_callers: calls from code need `code_execution_20260120` or `code_execution_20260521` in `tools`",
         ),
         (
             json!({ "tool_choice": { "type": "tool", "name": "f" } }),
@@ -201,6 +201,56 @@ fn each_code_execution_type_is_a_version_with_the_same_fields() {
         CodeToolVersion::V1,
     ];
     assert_eq!(versions, expected);
+}
+
+#[test]
+fn the_clients_tools_say_who_calls_them() {
+    let code = json!({ "type": "code_execution_20260521", "name": "code_execution" });
+    let client =
+        |callers: Value| json!({ "name": "f", "input_schema": { "type": "object" }, "allowed_callers": callers });
+    for (callers, direct, from_code) in [
+        (json!(null), true, false),
+        (json!([]), true, false),
+        (json!(["direct"]), true, false),
+        (json!(["code_execution_20250825"]), true, false),
+        (json!(["code_execution_20260120"]), false, true),
+        (json!(["direct", "code_execution_20260521"]), true, true),
+    ] {
+        let body = request(json!({ "tools": [client(callers.clone()), code] }));
+        let read = MessagesRequest::from_value(&body, &ANTHROPIC).unwrap();
+        let Tool::Client(tool) = &read.tools[0] else { panic!("not the client's") };
+        assert_eq!((tool.callers.direct, tool.callers.code), (direct, from_code), "{callers}");
+        assert_eq!(tool.definition.get("allowed_callers"), None);
+    }
+    let from_code = client(json!(["code_execution_20260120"]));
+    let changed = |key: &str, value: Value| {
+        let mut tool = from_code.clone();
+        tool[key] = value;
+        json!({ "tools": [tool, code] })
+    };
+    let chosen = |choice: Value| json!({ "tools": [from_code, code], "tool_choice": choice });
+    for (changes, starts) in [
+        (
+            changed("allowed_callers", json!(["code_execution_20991231"])),
+            "tools.0.allowed_callers: Input should be 'direct', ",
+        ),
+        (changed("allowed_callers", json!("direct")), "tools.0.allowed_callers: Input should be a valid list"),
+        (changed("strict", json!(true)), "tools.0.strict: "),
+        (changed("input_schema", json!({ "$ref": "#" })), "tools.0.input_schema: Circular $ref detected"),
+        (changed("type", json!("bash_20250124")), "tools.0.allowed_callers: only tools of the type `custom`"),
+        (chosen(json!({ "type": "tool", "name": "f" })), "tool_choice: Tool 'f' is called from code only"),
+        (
+            chosen(json!({ "type": "auto", "disable_parallel_tool_use": true })),
+            "tool_choice.disable_parallel_tool_use: ",
+        ),
+        (
+            json!({ "tools": [from_code, { "type": "code_execution_20250522", "name": "code_execution" }] }),
+            "tools.0.allowed_callers: calls from code need",
+        ),
+    ] {
+        let message = refusal(changes, &ANTHROPIC);
+        assert!(message.starts_with(starts), "{message}");
+    }
 }
 
 #[test]
