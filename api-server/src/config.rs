@@ -74,7 +74,8 @@ pub struct Config {
     #[arg(long, env = "CODEEXEC_COMMAND_TIMEOUT", value_parser = clap::value_parser!(u64).range(1..=480))]
     pub command_timeout: Option<u64>,
 
-    /// Whether the sandboxes' image has Python; without it no model is offered Python that remembers.
+    /// Whether the sandboxes' image has Python; without it no model is offered Python that remembers. The runtime `local` looks
+    /// for itself, too.
     #[arg(long, env = "CODEEXEC_REPL", default_value_t = true, action = ArgAction::Set)]
     pub repl: bool,
 

@@ -96,6 +96,7 @@ impl Server {
         let sandboxes = Sandboxes::new(runtime(config).await?);
         let app = Arc::new(App {
             auth,
+            repl: config.repl && sandboxes.has_python(),
             metrics: Metrics::new(&sandboxes),
             readiness: Readiness::default(),
             sandboxes,
@@ -103,7 +104,6 @@ impl Server {
             models,
             command_timeout: config.command_timeout.map(Duration::from_secs),
             idle_timeout: Duration::from_secs(config.idle_timeout),
-            repl: config.repl,
             max_samplings: config.max_samplings,
             stop: stop.clone(),
         });
