@@ -72,7 +72,7 @@ def test_gathered_calls_pause_the_turn_and_their_results_resume_it(server, surfa
     assert third["content"][1]["content"]["stdout"] == "2\n", "its variables stay too"
 
 
-def test_calls_one_after_another_come_in_rounds_and_a_retry_changes_nothing(server):
+def test_calls_one_after_another_come_in_rounds_to_any_replica_and_a_retry_changes_nothing(server):
     code = "total = 0\nimport json\nfor place in ('east', 'west', 'north'):\n    total += json.loads(await get_stock(place=place))['units']\ntotal"
     messages, fields = [{"role": "user", "content": python(code)}], {"tools": [CE21, STOCK]}
     answer = server.ask(messages=messages, **fields)
@@ -81,8 +81,8 @@ def test_calls_one_after_another_come_in_rounds_and_a_retry_changes_nothing(serv
         assert [call["input"]["place"] for call in calls_of(answer)] == [place]
         assert all(call["caller"]["tool_id"] == cell for call in calls_of(answer))
         messages = go_on(messages, answer)
-        answer = server.ask(messages=messages, **fields)
-        again = server.ask(messages=messages, **fields)
+        answer = server.ask(messages=messages, replica=1, **fields)
+        again = server.ask(messages=messages, replica=0, **fields)
         assert again["content"] == answer["content"]
     assert answer["content"][0]["content"]["stdout"] == "15\n" and answer["stop_reason"] == "end_turn"
 
