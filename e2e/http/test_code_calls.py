@@ -72,6 +72,11 @@ def test_gathered_calls_pause_the_turn_and_their_results_resume_it(server, surfa
     assert third["content"][1]["content"]["stdout"] == "2\n", "its variables stay too"
 
 
+def test_models_say_that_code_may_call(server):
+    capabilities = server.sdk().models.retrieve("demo").capabilities
+    assert capabilities.code_execution.supported and capabilities.server_tools.code_execution.supported
+
+
 def test_calls_one_after_another_come_in_rounds_to_any_replica_and_a_retry_changes_nothing(server):
     code = "total = 0\nimport json\nfor place in ('east', 'west', 'north'):\n    total += json.loads(await get_stock(place=place))['units']\ntotal"
     messages, fields = [{"role": "user", "content": python(code)}], {"tools": [CE21, STOCK]}
