@@ -7,10 +7,16 @@ use crate::{
     files::MAX_FILE,
     trouble::{explain, run_failure},
 };
-use engine::{BashInput, CallInput, Captured, Exit, FailureKind, ServerCall, ToolFailure, ToolOutcome};
+use engine::{
+    BashInput, CallInput, Captured, CodeAnswer, CodeAnswers, CodeCall, Exit, FailureKind, Input, ServerCall,
+    ToolFailure, ToolOutcome,
+};
 use file_store::{FileId, FileMeta, FileName, NewFile, Origin, StoreError, Workspace};
 use futures_util::StreamExt;
-use sandbox_runtime::{Edit, FileError, Limits, OutputFile, RunError, RunKind, RunOutcome, RunRequest, Sandbox};
+use sandbox_runtime::{
+    CallResult, CellStep, Edit, FileError, Limits, OutputFile, Resume, RunError, RunKind, RunOutcome, RunRequest,
+    Sandbox, Tool, ToolCall,
+};
 use sandboxd_protocol::layout::UPLOADS;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::sync::OnceCell;
@@ -21,6 +27,8 @@ const ACQUIRE_DEADLINE: Duration = Duration::from_mins(2);
 pub const OUTPUT_LIMIT: usize = 1024 * 1024;
 /// Longest run of a command, whatever is asked for.
 pub const MAX_COMMAND: Duration = Duration::from_mins(8);
+/// Longest run of a Python cell.
+pub const CELL_LIMIT: Duration = Duration::from_secs(90);
 /// Longest time of an edit. One takes milliseconds; a slow disk may take long to have it for sure.
 const EDIT_LIMIT: Duration = Duration::from_mins(1);
 
@@ -29,10 +37,14 @@ pub struct Commands {
     pub app: Arc<App>,
     pub containers: Containers,
     pub workspace: Workspace,
+    /// The client's tools that cells may call.
+    pub tools: Vec<Tool>,
     /// The client's files, for the input folder.
     pub uploads: Vec<FileMeta>,
     /// Limit of a command that asks for none.
-    pub default_timeout: Duration,
+    pub command_limit: Duration,
+    /// Limit of a cell.
+    pub cell_limit: Duration,
     /// The turn's sandbox, its files in place. A turn has one container.
     pub sandbox: OnceCell<Sandbox>,
 }
@@ -50,43 +62,89 @@ fn failed(error: &RunError) -> ToolOutcome {
     ToolOutcome::Failed(run_failure(error))
 }
 
+fn limits(limit: Duration) -> Limits {
+    Limits { timeout_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX), output_bytes: OUTPUT_LIMIT as u64 }
+}
+
+/// What the model has to know of a cell's end and its interpreter's.
+fn interpreter_news(exit: &sandbox_runtime::Exit) -> impl Iterator<Item = &'static str> {
+    let fresh =
+        "The interpreter of the earlier cells had ended: this cell began in a new one, without their variables.\n";
+    let lost = "The Python interpreter has ended, and its variables are lost; the next cell begins in a new one.\n";
+    let superseded = "A newer cell has ended this one, which waited for the results of its calls.\n";
+    [(exit.fresh_interpreter, fresh), (exit.superseded, superseded), (exit.interpreter_lost, lost)]
+        .into_iter()
+        .filter_map(|(is_so, sentence)| is_so.then_some(sentence))
+}
+
 /// Where a client's file lies in the sandbox.
 pub fn upload_path(name: &FileName) -> String {
     format!("{UPLOADS}/{}", name.as_str())
 }
 
 impl Commands {
-    /// Runs a call to its end; `left` is what remains of the turn's time.
-    pub async fn run(&self, call: ServerCall, left: Duration) -> ToolOutcome {
+    /// Runs a call to its end, or a cell to its calls of the client's tools; `left` is what remains of the turn's time.
+    pub async fn run(&self, call: ServerCall, left: Duration) -> Input {
         let ServerCall { id, input, container } = call;
         let sandbox = match self.sandbox.get_or_try_init(|| self.prepare(&container)).await {
             Ok(sandbox) => sandbox,
-            Err(failure) => return ToolOutcome::Failed(failure),
+            Err(failure) => return Input::Result { id, outcome: ToolOutcome::Failed(failure) },
         };
-        match input {
-            CallInput::Bash(input) => self.command(sandbox, &id, &container, input, left).await,
+        let outcome = match input {
+            CallInput::Bash(BashInput { command, timeout, restart }) => {
+                let asked = timeout.map_or(self.command_limit, Duration::from_secs);
+                let limit = asked.min(MAX_COMMAND).min(left);
+                self.finish(sandbox, &id, &container, RunKind::Bash { command, restart }, limit).await
+            }
+            CallInput::Cell(code) => {
+                let limit = self.cell_limit.min(left);
+                let run = RunKind::Cell { code, tools: self.tools.clone() };
+                let request = RunRequest { run, env: BTreeMap::new(), limits: limits(limit) };
+                let step = sandbox.cell(&id, &request).await;
+                return self.cell_step(sandbox, id, &container, limit, step).await;
+            }
+            CallInput::Answers(answers) => {
+                let resume = self.resume(answers);
+                let step = sandbox.resume(&id, &resume).await;
+                return self.cell_step(sandbox, id, &container, self.cell_limit, step).await;
+            }
             CallInput::Edit(edit) => edited(sandbox, &id, edit, left).await,
+        };
+        Input::Result { id, outcome }
+    }
+
+    fn resume(&self, CodeAnswers { results, calls }: CodeAnswers) -> Resume {
+        let result = |CodeAnswer { number, content, is_error }| CallResult { call_id: number, content, is_error };
+        Resume {
+            results: results.into_iter().map(result).collect(),
+            calls,
+            tools: self.tools.iter().map(|tool| tool.name.clone()).collect(),
+            limits: limits(self.cell_limit),
         }
     }
 
-    async fn command(
+    async fn cell_step(
         &self,
         sandbox: &Sandbox,
-        id: &str,
+        id: String,
         container: &str,
-        BashInput { command, timeout, restart }: BashInput,
-        left: Duration,
-    ) -> ToolOutcome {
-        let asked = timeout.map_or(self.default_timeout, Duration::from_secs);
-        let limit = asked.min(MAX_COMMAND).min(left);
-        let request = RunRequest {
-            run: RunKind::Bash { command, restart },
-            env: BTreeMap::new(),
-            limits: Limits {
-                timeout_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
-                output_bytes: OUTPUT_LIMIT as u64,
-            },
+        limit: Duration,
+        step: Result<CellStep, RunError>,
+    ) -> Input {
+        let outcome = match step {
+            Ok(CellStep::Calls(calls)) => {
+                let call = |ToolCall { call_id, name, input }| CodeCall { number: call_id, name, input };
+                return Input::Calls { id, calls: calls.into_iter().map(call).collect() };
+            }
+            Ok(CellStep::Finished(outcome)) => self.finished(sandbox, &id, container, limit, outcome).await,
+            Err(error) => failed(&error),
         };
+        Input::Result { id, outcome }
+    }
+
+    /// Runs it, and stores what it left behind.
+    async fn finish(&self, sandbox: &Sandbox, id: &str, container: &str, run: RunKind, limit: Duration) -> ToolOutcome {
+        let request = RunRequest { run, env: BTreeMap::new(), limits: limits(limit) };
         match sandbox.run(id, &request).await {
             Ok(outcome) => self.finished(sandbox, id, container, limit, outcome).await,
             Err(error) => failed(&error),
@@ -136,6 +194,9 @@ impl Commands {
     ) -> ToolOutcome {
         let RunOutcome { stdout, stderr, exit } = outcome;
         let mut stderr = Captured { bytes: stderr.into(), truncated: exit.stderr_truncated };
+        for sentence in interpreter_news(&exit) {
+            stderr.bytes.extend_from_slice(sentence.as_bytes());
+        }
         let mut outputs = Vec::new();
         if exit.outputs > 0 {
             let (stored, lost) = self.capture(sandbox, id, container).await;
@@ -210,5 +271,22 @@ impl Commands {
                 | StoreError::Io { .. } => "the file store failed",
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_says_whose_variables_are_gone() {
+        let news = |fresh_interpreter, interpreter_lost| {
+            let exit = sandbox_runtime::Exit { fresh_interpreter, interpreter_lost, ..Default::default() };
+            interpreter_news(&exit).map(|sentence| sentence.starts_with("The interpreter of")).collect::<Vec<_>>()
+        };
+        assert!(news(false, false).is_empty());
+        assert_eq!(news(true, false), [true]);
+        assert_eq!(news(false, true), [false]);
+        assert_eq!(news(true, true), [true, false]);
     }
 }

@@ -77,6 +77,11 @@ pub struct Config {
     #[arg(long, env = "CODEEXEC_COMMAND_TIMEOUT", value_parser = clap::value_parser!(u64).range(1..=480))]
     pub command_timeout: Option<u64>,
 
+    /// Whether the sandboxes' image has Python; without it no model is offered Python that remembers. The runtime `local` looks
+    /// for itself, too.
+    #[arg(long, env = "CODEEXEC_REPL", default_value_t = true, action = ArgAction::Set)]
+    pub repl: bool,
+
     /// Model samplings of one request; then it ends with `pause_turn`.
     #[arg(long, env = "CODEEXEC_MAX_SAMPLINGS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub max_samplings: u32,

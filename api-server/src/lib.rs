@@ -66,6 +66,8 @@ struct App {
     downloads: Downloads,
     command_timeout: Option<Duration>,
     idle_timeout: Duration,
+    /// Whether sandboxes have Python.
+    repl: bool,
     max_samplings: u32,
     metrics: Metrics,
     readiness: Readiness,
@@ -102,6 +104,7 @@ impl Server {
         let sandboxes = Sandboxes::new(runtime(config).await?);
         let app = Arc::new(App {
             auth,
+            repl: config.repl && sandboxes.has_python(),
             metrics: Metrics::new(&sandboxes),
             readiness: Readiness::default(),
             sandboxes,

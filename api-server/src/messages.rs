@@ -4,7 +4,7 @@ use crate::{
     App,
     auth::Identity,
     body,
-    commands::{Commands, MAX_COMMAND, OUTPUT_LIMIT, upload_path},
+    commands::{CELL_LIMIT, Commands, MAX_COMMAND, OUTPUT_LIMIT, upload_path},
     containers::Containers,
     entropy,
     failure::Failure,
@@ -18,11 +18,12 @@ use axum::{
     extract::{Request, State},
     response::{IntoResponse, Response},
 };
-use engine::{Fold, History, ModelRequest, SandboxFacts, ToolProfile, TurnEnd, TurnPlan, TurnSettings};
+use engine::{Fold, Function, History, ModelRequest, SandboxFacts, ToolProfile, TurnEnd, TurnPlan, TurnSettings};
 use file_store::{FileMeta, Workspace};
 use futures_util::stream;
 use http::{StatusCode, header};
 use providers::Model;
+use sandbox_runtime::Tool as SandboxTool;
 use sandboxd_protocol::layout;
 use serde_json::json;
 use std::{
@@ -73,9 +74,10 @@ pub async fn count_tokens(
     drop(body);
     request.max_tokens = 1;
     let (request, model) = held_to_its_model(&app, request)?;
-    let profile = ToolProfile::of(&request);
+    let facts = facts(&app, &request);
+    let profile = ToolProfile::of(&request, &facts);
     let history = History::read(&request, profile.as_ref(), &paths(&find_uploads(&app, &identity, &request).await?))?;
-    let prompt = ModelRequest::build(&request, &history, profile.as_ref(), &facts(command_timeout(&app, &request)));
+    let prompt = ModelRequest::build(&request, &history, profile.as_ref(), &facts);
     let input_tokens = model.count_tokens(&prompt, &betas).await?;
     Ok(Json(json!({ "input_tokens": input_tokens })).into_response())
 }
@@ -102,8 +104,9 @@ pub async fn validate(
 async fn refusal(app: &App, identity: &Identity, request: MessagesRequest) -> Option<ApiError> {
     let check = async {
         let (request, _) = held_to_its_model(app, request)?;
+        let facts = facts(app, &request);
         let uploads = paths(&find_uploads(app, identity, &request).await?);
-        Ok::<_, Failure>(History::read(&request, ToolProfile::of(&request).as_ref(), &uploads)?)
+        Ok::<_, Failure>(History::read(&request, ToolProfile::of(&request, &facts).as_ref(), &uploads)?)
     };
     check.await.err().map(|failure| failure.0)
 }
@@ -128,14 +131,16 @@ async fn start(
     request: &MessagesRequest,
     asked: Asked,
 ) -> Result<Running, Failure> {
-    let profile = ToolProfile::of(request);
+    let facts = facts(app, request);
+    let profile = ToolProfile::of(request, &facts);
     let uploads = find_uploads(app, identity, request).await?;
     let history = History::read(request, profile.as_ref(), &paths(&uploads))?;
     let containers = Containers::of(context.surface, identity);
-    let deferred = history.turn_container.clone().filter(|_| !history.deferred.is_empty());
+    // A cell that waits is in a container that is there, or lost.
+    let makes_container = !history.deferred.is_empty() && !history.waits();
+    let deferred = history.turn_container.clone().filter(|_| makes_container);
     let named = request.container.as_deref();
     let container = containers.resolve(&app.sandboxes, named, deferred.as_deref(), entropy::now_millis()).await?;
-    let default_timeout = command_timeout(app, request);
     let (source, idle_seconds) = turns::Source::new(app.idle_timeout);
     let settings = TurnSettings {
         message_id: new_seed().message(),
@@ -143,13 +148,17 @@ async fn start(
         max_samplings: app.max_samplings,
         source: Box::new(source),
     };
-    let plan = TurnPlan::new(request, history, &facts(default_timeout), settings);
+    let tool = |function: &Function| SandboxTool { name: function.name.clone(), parameters: function.schema.clone() };
+    let tools = profile.iter().flat_map(ToolProfile::functions).map(tool).collect();
+    let plan = TurnPlan::new(request, history, &facts, settings);
     let commands = Commands {
         app: Arc::clone(app),
         containers,
         workspace: Workspace::named(&identity.workspace),
+        tools,
         uploads,
-        default_timeout,
+        command_limit: facts.command_limit,
+        cell_limit: facts.cell_limit,
         sandbox: OnceCell::new(),
     };
     Ok(turns::start(plan, asked, commands, idle_seconds, app.stop.clone()))
@@ -178,17 +187,26 @@ fn command_timeout(app: &App, request: &MessagesRequest) -> Duration {
     });
     let usual = match code {
         Some(CodeToolVersion::V1) => Duration::from_mins(1),
-        Some(CodeToolVersion::Dated20250825) | None => Duration::from_mins(5),
+        Some(
+            CodeToolVersion::Dated20250522
+            | CodeToolVersion::Dated20250825
+            | CodeToolVersion::Dated20260120
+            | CodeToolVersion::Dated20260521,
+        )
+        | None => Duration::from_mins(5),
     };
     app.command_timeout.unwrap_or(usual)
 }
 
-fn facts(command_limit: Duration) -> SandboxFacts {
+fn facts(app: &App, request: &MessagesRequest) -> SandboxFacts {
+    let command_limit = command_timeout(app, request);
     SandboxFacts {
         runtime: "Linux with bash".to_owned(),
         working_directory: layout::WORKSPACE.to_owned(),
         command_limit,
         max_command_limit: MAX_COMMAND,
+        cell_limit: CELL_LIMIT.min(command_limit),
+        repl: app.repl,
         output_limit: OUTPUT_LIMIT,
         network: false,
     }

@@ -74,13 +74,14 @@ pub async fn list(
     let ids: Vec<&str> = models.iter().map(|model| model.info.id.as_str()).collect();
     let (range, has_more) = query.page(&ids)?;
     let page = ids.get(range.clone()).unwrap_or_default();
-    let data: Vec<Value> = models.get(range).unwrap_or_default().iter().map(|model| model.info.body()).collect();
+    let data: Vec<Value> =
+        models.get(range).unwrap_or_default().iter().map(|model| model.info.body(app.repl)).collect();
     Ok(Json(json!({ "data": data, "has_more": has_more, "first_id": page.first(), "last_id": page.last() })))
 }
 
 /// `GET /v1/models/{id}`; an alias shows the model that it stands for.
 pub async fn retrieve(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Json<Value>, Failure> {
-    Ok(Json(app.models.catalog().find(&id)?.info.body()))
+    Ok(Json(app.models.catalog().find(&id)?.info.body(app.repl)))
 }
 
 struct PageQuery<'a> {

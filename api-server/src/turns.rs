@@ -1,7 +1,7 @@
 //! Drives one turn: performs what the turn machine asks for and feeds it what comes of it. Decides nothing itself.
 
 use crate::{commands::Commands, entropy, request::new_seed};
-use engine::{Action, Input, ModelEvent, ModelRequest, ServerCall, ToolOutcome, Turn, TurnEnd, TurnPlan, TurnSource};
+use engine::{Action, Input, ModelEvent, ModelRequest, ServerCall, Turn, TurnEnd, TurnPlan, TurnSource};
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream};
 use jiff::{SignedDuration, Timestamp, Unit};
 use providers::{Model, Sampling};
@@ -101,7 +101,7 @@ struct Driver {
     stop: CancellationToken,
     deadline: Instant,
     sampling: Option<Sampling>,
-    call: Option<BoxFuture<'static, (String, ToolOutcome)>>,
+    call: Option<BoxFuture<'static, Input>>,
     /// The sampling before this one failed: how long to wait.
     retry_after: Option<Duration>,
     /// For the next failure that does not say.
@@ -123,7 +123,7 @@ impl Driver {
                     Action::Sample(request) => self.sample(&request),
                     Action::Run(call) => self.run(call),
                     Action::CancelModel => self.sampling = None,
-                    // Dropping the call ends its processes.
+                    // Dropping the call ends its processes, but for a cell that goes on: its answer may be asked for again.
                     Action::CancelRun(_) => self.call = None,
                     Action::Done(end) => return end,
                 }
@@ -158,12 +158,11 @@ impl Driver {
         let (commands, idle) = (Arc::clone(&self.commands), Arc::clone(&self.idle_seconds));
         let left = self.deadline.saturating_duration_since(Instant::now());
         let run = async move {
-            let id = call.id.clone();
-            let outcome = commands.run(call, left).await;
+            let input = commands.run(call, left).await;
             if let Some(sandbox) = commands.sandbox.get() {
                 idle.store(sandbox.idle_timeout().as_secs(), Ordering::Relaxed);
             }
-            (id, outcome)
+            input
         };
         self.call = Some(run.boxed());
     }
@@ -188,10 +187,10 @@ impl Driver {
                 }
                 vec![Input::Model(event)]
             }
-            Some((id, outcome)) = async { Some(call.as_mut()?.await) }, if call.is_some() => {
+            Some(input) = async { Some(call.as_mut()?.await) }, if call.is_some() => {
                 self.call = None;
                 let left = self.deadline.saturating_duration_since(Instant::now());
-                vec![Input::TimeLeft(left), Input::Result { id, outcome }]
+                vec![Input::TimeLeft(left), input]
             }
         }
     }

@@ -50,6 +50,26 @@ test("a stream of edits has each result in its own shape", async () => {
   assert.equal(missing.error_code, "file_not_found");
 });
 
+test("the tool runner answers what Python code calls, streamed and not", async () => {
+  for (const stream of [false, true]) {
+    const asked = [];
+    const stock = {
+      name: "get_stock",
+      input_schema: { type: "object", properties: { place: { type: "string" } } },
+      allowed_callers: ["code_execution_20260120"],
+      parse: (input) => input,
+      run: ({ place }) => (asked.push(place), String(place.length)),
+    };
+    const code = "import asyncio\nrows = await asyncio.gather(get_stock(place='east'), get_stock(place='north'))\nrows";
+    const tools = [stock, { type: "code_execution_20260521", name: "code_execution" }];
+    const runner = client.beta.messages.toolRunner(ask("```python\n" + code + "\n```", { tools, stream }));
+    const final = await runner.runUntilDone();
+    assert.deepEqual(asked, ["east", "north"]);
+    assert.equal(final.content[0].type, "code_execution_tool_result");
+    assert.equal(final.content[0].content.stdout, "['4', '5']\n");
+  }
+});
+
 test("a file goes in and another comes out", async () => {
   const file = await client.files.upload({ file: await toFile(Buffer.from("a,b\n1,2\n"), "in.csv", { type: "text/csv" }) });
   const content = [

@@ -33,6 +33,7 @@ impl Fold {
                     | ContentBlock::Thinking { .. }
                     | ContentBlock::ServerToolUse { .. }
                     | ContentBlock::BashCodeExecutionToolResult { .. }
+                    | ContentBlock::CodeExecutionToolResult { .. }
                     | ContentBlock::TextEditorCodeExecutionToolResult { .. }
                     | ContentBlock::ToolUse { .. } => None,
                 };

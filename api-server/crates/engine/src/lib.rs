@@ -17,8 +17,10 @@ mod testing;
 pub use fold::Fold;
 pub use history::{DeferredCall, History};
 pub use model::{BlockDelta, ModelEvent, ModelFailure, ModelMessage, ModelRequest, OpenBlock};
-pub use outcome::{Captured, Exit, FailureKind, ToolFailure, ToolOutcome};
-pub use profile::{BASH, BashInput, CallInput, EDITOR, InvalidInput, SandboxFacts, SubTool, ToolProfile};
+pub use outcome::{Captured, CodeAnswer, CodeAnswers, CodeCall, Exit, FailureKind, ToolFailure, ToolOutcome};
+pub use profile::{
+    BASH, BashInput, CELL, CallInput, EDITOR, Function, InvalidInput, SandboxFacts, SubTool, ToolProfile,
+};
 pub use turn::{Action, Input, ServerCall, Turn, TurnEnd, TurnPlan, TurnSettings, TurnSource};
 
 /// Parts that take hostile bytes, for the fuzzer only.

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 use wire::{ApiError, MessagesRequest, Role, StopReason, Tool, Usage};
 
 use crate::history::History;
-use crate::profile::{BASH, SandboxFacts, ToolProfile};
+use crate::profile::{CELL, SandboxFacts, ToolProfile};
 
 /// One sampling: a Messages request in which our sub-tools are client tools.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,7 +47,10 @@ impl ModelRequest {
         let mut tools = Vec::new();
         for tool in &request.tools {
             match tool {
-                Tool::Client(tool) => tools.push(tool.definition.clone()),
+                Tool::Client(tool) if profile.is_none_or(|profile| profile.is_called_directly(tool)) => {
+                    tools.push(tool.definition.clone());
+                }
+                Tool::Client(_) => {}
                 Tool::Code(_) => tools.extend(profile.into_iter().flat_map(|profile| profile.definitions(facts))),
             }
         }
@@ -62,9 +65,10 @@ impl ModelRequest {
             options: request.options.clone(),
         };
         if let Some(choice) = &mut built.tool_choice
-            && choice["name"] == "code_execution"
+            && choice["name"] == CELL
+            && let Some(profile) = profile
         {
-            choice["name"] = BASH.into();
+            choice["name"] = profile.main_tool().name().into();
         }
         if history.open_turn {
             built.release_tool_choice();

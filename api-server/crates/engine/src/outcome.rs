@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use sandboxd_protocol::EditOutcome;
+use serde_json::{Map, Value};
 
 /// The end of a call.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,6 +23,37 @@ pub enum ToolOutcome {
     Edited(EditOutcome),
     /// The call did not run, or nothing is known of its end.
     Failed(ToolFailure),
+}
+
+/// A call of a client's tool that Python code makes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CodeCall {
+    /// Its number in the cell, from 0 and without gaps.
+    pub number: u32,
+    /// The tool's.
+    pub name: String,
+    /// The argument.
+    pub input: Map<String, Value>,
+}
+
+/// What a cell that waits goes on with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CodeAnswers {
+    /// For each call that it waits for.
+    pub results: Vec<CodeAnswer>,
+    /// How many calls it has made so far.
+    pub calls: u32,
+}
+
+/// What a client's tool says to the code that called it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CodeAnswer {
+    /// The call's number.
+    pub number: u32,
+    /// What the code gets.
+    pub content: String,
+    /// Whether the client says that the tool failed.
+    pub is_error: bool,
 }
 
 /// A stream's bytes.

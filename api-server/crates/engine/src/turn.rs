@@ -7,11 +7,11 @@ use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::time::Duration;
 
 use serde_json::Value;
-use wire::{Role, StopReason, Surface, Usage};
+use wire::{Caller, ContentBlock, Role, StopReason, Surface, Usage};
 
 use crate::history::DeferredCall;
 use crate::model::{ModelEvent, ModelRequest};
-use crate::outcome::{FailureKind, ToolFailure, ToolOutcome};
+use crate::outcome::{CodeCall, FailureKind, ToolFailure, ToolOutcome};
 use crate::profile::{CallInput, SubTool, ToolProfile};
 
 mod emit;
@@ -147,7 +147,10 @@ impl Turn {
                 self.give_result(tool, &id, &outcome);
                 self.advance(queue, stop);
             }
-            (Input::Model(_) | Input::Result { .. }, state) => self.state = state,
+            (Input::Calls { id, calls }, State::Running { running, .. }) if id == running => {
+                self.call_from_code(&id, calls);
+            }
+            (Input::Model(_) | Input::Result { .. } | Input::Calls { .. }, state) => self.state = state,
         }
         self.emitter.take()
     }
@@ -236,6 +239,19 @@ impl Turn {
         self.finish(stop, None, None);
     }
 
+    /// The client runs what code calls; the cell, and what is due behind it, wait for the continuation.
+    fn call_from_code(&mut self, id: &str, calls: Vec<CodeCall>) {
+        for CodeCall { number, name, input } in calls {
+            self.emitter.whole(ContentBlock::ToolUse {
+                id: wire::id::call_from_code(id, number),
+                name,
+                input: Value::Object(input),
+                caller: Caller::Code { tool_id: id.to_owned() },
+            });
+        }
+        self.finish(StopReason::ToolUse, None, None);
+    }
+
     /// What is due for a call; nothing for the client's.
     fn queue(&mut self, call: Call, cut: bool) -> Option<Queued> {
         Some(match call {
@@ -257,8 +273,12 @@ impl Turn {
         let offered = self.profile.as_ref().and_then(|profile| Some((profile, profile.offered(&call.name)?)));
         let Some((profile, tool)) = offered else {
             let reason = format!("no `{}` tool was provided", call.name);
-            return Queued::Refused { id: call.id, tool: SubTool::Bash, reason };
+            let tool = self.profile.as_ref().map_or(SubTool::Bash, ToolProfile::main_tool);
+            return Queued::Refused { id: call.id, tool, reason };
         };
+        if let Some(answers) = call.answers {
+            return Queued::Run { id: call.id, input: CallInput::Answers(answers) };
+        }
         match profile.parse(tool, &call.input) {
             Ok(input) => Queued::Run { id: call.id, input },
             Err(invalid) => Queued::Refused { id: call.id, tool, reason: invalid.0 },
@@ -272,7 +292,8 @@ impl Turn {
                 Queued::Run { id, input } => {
                     let container = self.container_for(&id);
                     self.container_used = true;
-                    self.runs += 1;
+                    // A cell that goes on was counted when it began.
+                    self.runs += u64::from(!matches!(input, CallInput::Answers(_)));
                     let tool = input.tool();
                     self.emitter.action(Action::Run(ServerCall { id: id.clone(), input, container }));
                     self.state = State::Running { running: id, tool, queue, stop };

@@ -292,6 +292,11 @@ pub trait Runtime: Send + Sync + 'static {
     /// What keeps it from working, as sentences; empty when all is well.
     async fn problems(&self) -> Vec<String>;
 
+    /// Whether sandboxes have Python, as far as the runtime can tell; others find out when they use it.
+    fn has_python(&self) -> bool {
+        true
+    }
+
     /// What this machine or cluster cannot limit, as sentences. No reason not to work.
     fn limitations(&self) -> Vec<String> {
         Vec::new()

@@ -85,6 +85,11 @@ impl Sandboxes {
         self.0.runtime.problems().await
     }
 
+    /// Whether sandboxes have Python, as far as can be told.
+    pub fn has_python(&self) -> bool {
+        self.0.runtime.has_python()
+    }
+
     /// What this machine or cluster cannot limit, as sentences. No reason not to be ready.
     pub fn limitations(&self) -> Vec<String> {
         self.0.runtime.limitations()

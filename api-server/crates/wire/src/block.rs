@@ -40,6 +40,13 @@ pub enum ContentBlock {
         /// Result or error.
         content: BashResult,
     },
+    /// What came of Python code.
+    CodeExecutionToolResult {
+        /// The call's id.
+        tool_use_id: String,
+        /// Result or error.
+        content: CellResult,
+    },
     /// What came of an edit.
     TextEditorCodeExecutionToolResult {
         /// The call's id.
@@ -64,11 +71,18 @@ pub enum ContentBlock {
 }
 
 /// Who made a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "type")]
 pub enum Caller {
     /// The model itself.
+    #[serde(rename = "direct")]
     Direct,
+    /// Python code, whichever version of the tool runs it: clients know it by this one's name.
+    #[serde(rename = "code_execution_20260120")]
+    Code {
+        /// The code's own call.
+        tool_id: String,
+    },
 }
 
 /// `content` of a `bash_code_execution_tool_result`.
@@ -102,6 +116,41 @@ pub enum BashResult {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "type", rename = "bash_code_execution_output")]
 pub struct BashOutputFile {
+    /// To fetch it with the Files API.
+    pub file_id: String,
+}
+
+/// `content` of a `code_execution_tool_result`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "type")]
+pub enum CellResult {
+    /// The code ran; an exception and a time-out are results too.
+    #[serde(rename = "code_execution_result")]
+    Finished {
+        /// Standard output, and the value of a last expression.
+        stdout: String,
+        /// Standard error, and the traceback of an exception.
+        stderr: String,
+        /// 0, or 1 after an exception; else how the interpreter ended, as a shell shows it.
+        return_code: i32,
+        /// The files that the code left in `$OUTPUT_DIR`.
+        content: Vec<CellOutputFile>,
+    },
+    /// The code did not run, or did not come to an end.
+    #[serde(rename = "code_execution_tool_result_error")]
+    Error {
+        /// The contract's code.
+        error_code: ToolErrorCode,
+        /// The reason in words, where the contract has room for it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        detail: Option<ErrorDetail>,
+    },
+}
+
+/// A captured file of Python code.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "type", rename = "code_execution_output")]
+pub struct CellOutputFile {
     /// To fetch it with the Files API.
     pub file_id: String,
 }

@@ -15,6 +15,8 @@ const TIME_LENGTH: usize = 10;
 
 /// Ids of other servers may be longer than ours; what is named after them still has to be a container id.
 const MAX_BODY: usize = 100;
+/// And so does what code calls.
+const MAX_CALLING_BODY: usize = 64;
 
 const SERVER_TOOL: &str = "srvtoolu_";
 const CONTAINER: &str = "container_";
@@ -61,6 +63,14 @@ impl IdSeed {
 /// Whether the id has the form that only this server gives to calls that it runs itself.
 pub fn is_server_tool_use(id: &str) -> bool {
     id.starts_with(SERVER_TOOL)
+}
+
+/// The id of a client's call that code made: of the code's own call, and its number there. The same call always has the same id.
+pub fn call_from_code(server_tool_use_id: &str, number: u32) -> String {
+    let body = server_tool_use_id.strip_prefix(SERVER_TOOL).unwrap_or(server_tool_use_id);
+    // Ids of other servers may be longer than ours, and this one has to be a legal one too.
+    let start = body.char_indices().rev().nth(MAX_CALLING_BODY - 1).map_or(0, |(start, _)| start);
+    format!("toolu_{}_{number}", &body[start..])
 }
 
 /// The fresh container of a turn whose first server call has this id; the same call always gives the same container.
@@ -131,6 +141,13 @@ mod tests {
         let highest = IdSeed { millis: 0xFFFF_FFFF_FFFF, random: [0xFF; 10] };
         let container = container_of_call(&highest.server_tool_use()).unwrap();
         assert_eq!(container_made_at(&container), Some(0xFFFF_FFFF_FFFF));
+    }
+
+    #[test]
+    fn a_call_from_code_is_named_after_the_codes_call() {
+        assert_eq!(call_from_code("srvtoolu_01Demo", 0), "toolu_01Demo_0");
+        let long = call_from_code(&format!("srvtoolu_{}x", "é".repeat(100)), 1_023);
+        assert!(long.ends_with("x_1023") && long.chars().count() == 6 + 64 + 5, "{long}");
     }
 
     #[test]

@@ -15,7 +15,10 @@ mod surface;
 mod tool;
 mod walk;
 
-pub use block::{BashOutputFile, BashResult, Caller, ContentBlock, EditorResult, ErrorDetail, FileType, ToolErrorCode};
+pub use block::{
+    BashOutputFile, BashResult, Caller, CellOutputFile, CellResult, ContentBlock, EditorResult, ErrorDetail, FileType,
+    ToolErrorCode,
+};
 pub use error::{ApiError, ErrorType};
 pub use file::{DeletedFile, DeletedPrefix, FileList, FileMetadata, FileScope, SessionFile, SessionFileList};
 pub use id::IdSeed;
@@ -27,4 +30,4 @@ pub use response::{
 };
 pub use stream::{Delta, MessageDelta, StreamEvent};
 pub use surface::{ApiVersion, Surface};
-pub use tool::{ClientTool, CodeTool, CodeToolVersion, SUPPORTED_SERVER_TOOLS, Tool};
+pub use tool::{Callers, ClientTool, CodeTool, CodeToolVersion, SUPPORTED_SERVER_TOOLS, Tool};

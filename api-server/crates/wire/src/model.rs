@@ -40,8 +40,8 @@ pub struct ModelCapabilities {
 }
 
 impl ModelInfo {
-    /// The JSON object.
-    pub fn body(&self) -> Value {
+    /// The JSON object; `has_python` says whether code that runs here can call the request's other tools.
+    pub fn body(&self, has_python: bool) -> Value {
         json!({
             "id": self.id,
             "type": "model",
@@ -53,14 +53,14 @@ impl ModelInfo {
             "retires_at": null,
             "max_input_tokens": self.max_input_tokens,
             "max_tokens": self.max_tokens,
-            "capabilities": self.capabilities.body(),
+            "capabilities": self.capabilities.body(has_python),
         })
     }
 }
 
 impl ModelCapabilities {
     /// Every key of the contract: clients look some up without asking whether they are there.
-    fn body(self) -> Value {
+    fn body(self, has_python: bool) -> Value {
         let thinking = group(self.thinking, &[("types", self.thinking_types())]);
         let no_context = ["clear_thinking_20251015", "clear_tool_uses_20250919", "compact_20260112"];
         let efforts = ["low", "medium", "high", "max", "xhigh"];
@@ -68,7 +68,7 @@ impl ModelCapabilities {
             "batch": flag(false),
             "citations": flag(self.citations),
             // Code that calls the request's other tools.
-            "code_execution": flag(false),
+            "code_execution": flag(self.code_execution && has_python),
             "context_management": group(false, &no_context.map(|name| (name, flag(false)))),
             "effort": group(self.effort, &efforts.map(|name| (name, flag(self.effort)))),
             "image_input": flag(self.image_input),
@@ -127,11 +127,11 @@ mod tests {
             capabilities,
         };
         assert_eq!(
-            info.body().to_string(),
+            info.body(true).to_string(),
             concat!(
                 r#"{"id":"local-model","type":"model","display_name":"Local model","created_at":"2026-10-01T00:00:00Z","#,
                 r#""lifecycle":"active","line":null,"deprecated_at":null,"retires_at":null,"max_input_tokens":200000,"max_tokens":null,"#,
-                r#""capabilities":{"batch":{"supported":false},"citations":{"supported":false},"code_execution":{"supported":false},"#,
+                r#""capabilities":{"batch":{"supported":false},"citations":{"supported":false},"code_execution":{"supported":true},"#,
                 r#""context_management":{"supported":false,"clear_thinking_20251015":{"supported":false},"clear_tool_uses_20250919":{"supported":false},"compact_20260112":{"supported":false}},"#,
                 r#""effort":{"supported":false,"low":{"supported":false},"medium":{"supported":false},"high":{"supported":false},"max":{"supported":false},"xhigh":{"supported":false}},"#,
                 r#""image_input":{"supported":true},"pdf_input":{"supported":false},"#,
@@ -140,5 +140,6 @@ mod tests {
                 r#""thinking":{"supported":true,"types":{"adaptive":{"supported":true},"between_tools":{"supported":false},"disabled":{"supported":true},"enabled":{"supported":true}}}}}"#,
             )
         );
+        assert_eq!(info.body(false)["capabilities"]["code_execution"]["supported"], false);
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::id::{CONTAINER_RULE, is_container};
-use crate::tool::parse_tools;
+use crate::tool::{check_choice, parse_tools};
 use crate::walk::{array, boolean, extra, field, no_extras, object, required_string, string, wrong};
 use crate::{ApiError, ApiVersion, Surface, Tool};
 
@@ -299,6 +299,7 @@ fn tool_choice(body: &Map<String, Value>, tools: &[Tool], surface: Surface) -> R
     if tools.is_empty() && kind == "any" {
         return Err(wrong("tool_choice", "may only be specified while providing `tools`"));
     }
+    check_choice(fields, tools)?;
     let mut choice = fields.clone();
     match surface {
         Surface::Anthropic => no_extras(&choice, "tool_choice", &KNOWN)?,

@@ -5,8 +5,19 @@ use serde_json::{Map, Value};
 use crate::walk::{array, field, no_extras, object, required_string, string, wrong};
 use crate::{ApiError, Surface};
 
+mod callers;
+
+pub use callers::Callers;
+pub(crate) use callers::check_choice;
+
 /// The server tool types that this server runs.
-pub const SUPPORTED_SERVER_TOOLS: [&str; 2] = ["code_execution_20250825", "code_execution_v1"];
+pub const SUPPORTED_SERVER_TOOLS: [&str; 5] = [
+    "code_execution_20250522",
+    "code_execution_20250825",
+    "code_execution_20260120",
+    "code_execution_20260521",
+    "code_execution_v1",
+];
 
 /// A tool that the model may call.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,10 +40,29 @@ pub struct CodeTool {
 /// The contract of a code execution tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodeToolVersion {
-    /// `code_execution_20250825`
+    /// `code_execution_20250522`: Python only.
+    Dated20250522,
+    /// `code_execution_20250825`: shell and editor.
     Dated20250825,
-    /// `code_execution_v1`
+    /// `code_execution_20260120`: shell, editor, and Python that remembers.
+    Dated20260120,
+    /// `code_execution_20260521`: the same; the model is told how long a cell may take.
+    Dated20260521,
+    /// `code_execution_v1`: shell and editor.
     V1,
+}
+
+impl CodeToolVersion {
+    fn of_type(kind: &str) -> Option<Self> {
+        Some(match kind {
+            "code_execution_20250522" => Self::Dated20250522,
+            "code_execution_20250825" => Self::Dated20250825,
+            "code_execution_20260120" => Self::Dated20260120,
+            "code_execution_20260521" => Self::Dated20260521,
+            "code_execution_v1" => Self::V1,
+            _ => return None,
+        })
+    }
 }
 
 /// A tool of the client.
@@ -42,6 +72,8 @@ pub struct ClientTool {
     pub name: String,
     /// The entry for the upstream, without the fields that only this server reads.
     pub definition: Value,
+    /// Who calls it.
+    pub callers: Callers,
 }
 
 impl Tool {
@@ -67,6 +99,7 @@ pub(crate) fn parse_tools(value: &Value, surface: Surface) -> Result<Vec<Tool>, 
         }
         tools.push(tool);
     }
+    callers::check(&tools)?;
     let offers_code = tools.iter().any(|tool| matches!(tool, Tool::Code(_)));
     let taken =
         tools.iter().find(|tool| matches!(tool, Tool::Client(client) if SUB_TOOLS.contains(&client.name.as_str())));
@@ -86,14 +119,21 @@ fn parse_tool(entry: &Value, path: &str, surface: Surface) -> Result<Tool, ApiEr
         None => "custom",
         Some(kind) => string(kind, &format!("{path}.type"))?,
     };
+    if let Some(version) = CodeToolVersion::of_type(kind) {
+        return parse_code(tool, path, surface, version);
+    }
     match kind {
         "custom" => parse_custom(tool, path, surface),
-        "code_execution_20250825" => parse_code(tool, path, surface, CodeToolVersion::Dated20250825),
-        "code_execution_v1" => parse_code(tool, path, surface, CodeToolVersion::V1),
         dated if is_client_run(dated) => {
             let name = tool_name(tool, path)?;
-            refuse_code_callers(tool, path)?;
-            Ok(Tool::Client(ClientTool { name, definition: for_upstream(tool) }))
+            let callers = callers::parse(tool, path)?;
+            if callers.code {
+                return Err(wrong(
+                    &format!("{path}.allowed_callers"),
+                    "only tools of the type `custom` are called from code",
+                ));
+            }
+            Ok(Tool::Client(ClientTool { name, definition: for_upstream(tool), callers }))
         }
         other => Err(wrong(
             &format!("{path}.type"),
@@ -176,8 +216,8 @@ fn parse_custom(tool: &Map<String, Value>, path: &str, surface: Surface) -> Resu
         Surface::Anthropic => no_extras(&tool, path, &KNOWN[..10])?,
         Surface::Zylon => tool.retain(|key, _| KNOWN[..10].contains(&key.as_str())),
     }
-    refuse_code_callers(&tool, path)?;
-    Ok(Tool::Client(ClientTool { name, definition: for_upstream(&tool) }))
+    let callers = callers::parse(&tool, path)?;
+    Ok(Tool::Client(ClientTool { name, definition: for_upstream(&tool), callers }))
 }
 
 fn tool_name(tool: &Map<String, Value>, path: &str) -> Result<String, ApiError> {
@@ -187,19 +227,6 @@ fn tool_name(tool: &Map<String, Value>, path: &str) -> Result<String, ApiError> 
         return Err(wrong(&format!("{path}.name"), "String should match pattern '^[a-zA-Z0-9_-]{1,64}$'"));
     }
     Ok(name.to_owned())
-}
-
-/// Calls from inside code need a tool version that this server does not offer; the oldest caller's name is legal and means nothing.
-fn refuse_code_callers(tool: &Map<String, Value>, path: &str) -> Result<(), ApiError> {
-    let Some(callers) = field(tool, "allowed_callers") else { return Ok(()) };
-    let at = format!("{path}.allowed_callers");
-    for caller in array(callers, &at)? {
-        match string(caller, &at)? {
-            "direct" | "code_execution_20250825" => {}
-            other => return Err(wrong(&at, format!("calls by `{other}` are not supported by this server"))),
-        }
-    }
-    Ok(())
 }
 
 fn for_upstream(tool: &Map<String, Value>) -> Value {

@@ -2,12 +2,12 @@ use serde_json::json;
 use wire::Surface;
 
 use super::*;
-use crate::testing::{DATED, Rig, ask, bash_of, facts, read, weather};
+use crate::testing::{DATED, LEGACY, REPL, Rig, ask, bash_of, facts, read, weather};
 use crate::{History, ToolProfile};
 
 fn prompt(body: &Value) -> ModelRequest {
     let request = read(body, Surface::Anthropic).unwrap();
-    let profile = ToolProfile::of(&request);
+    let profile = ToolProfile::of(&request, &facts());
     let history = History::read(&request, profile.as_ref(), &std::collections::BTreeMap::new()).unwrap();
     ModelRequest::build(&request, &history, profile.as_ref(), &facts())
 }
@@ -56,6 +56,17 @@ fn shell_and_python_blocks_are_calls() {
         only_call("```tool_use\n{\"name\":\"bash_code_execution\",\"input\":{\"command\":\"id\"}}\n```"),
         r#"bash_code_execution {"command":"id"}"#
     );
+}
+
+#[test]
+fn a_python_block_is_a_cell_where_the_tool_offers_one() {
+    for kind in [LEGACY, REPL] {
+        let (_, calls, stop) = heard(&respond(&prompt(&ask(kind, "```python\nx = 1\nx\n```"))));
+        assert_eq!((calls.len(), stop), (1, Some(StopReason::ToolUse)), "{kind}");
+        assert_eq!(calls[0], r#"code_execution {"code":"x = 1\nx\n"}"#, "{kind}");
+    }
+    let (text, calls, _) = heard(&respond(&prompt(&ask(LEGACY, "```bash\nls\n```"))));
+    assert_eq!((text.as_str(), calls.len()), (NO_TOOL, 0));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use wire::Surface;
 
 use super::*;
-use crate::testing::{DATED, code_tool, history, read};
+use crate::testing::{DATED, code_tool, facts, history, read};
 
 fn body(messages: Value) -> Value {
     json!({ "model": "m", "max_tokens": 64, "tools": [code_tool(DATED)], "messages": messages })
@@ -149,7 +149,7 @@ fn an_upload_is_told_by_the_path_that_code_sees() {
     let request = body(json!([user(json!([text("Chart it."), { "type": "container_upload", "file_id": "file_1" }]))]));
     let request = read(&request, Surface::Anthropic).unwrap();
     let uploads = BTreeMap::from([("file_1".to_owned(), "/mnt/user-data/uploads/a.csv".to_owned())]);
-    let history = History::read(&request, ToolProfile::of(&request).as_ref(), &uploads).unwrap();
+    let history = History::read(&request, ToolProfile::of(&request, &facts()).as_ref(), &uploads).unwrap();
     assert_eq!(
         history.messages[0].content[1]["text"],
         "(A file was uploaded to the sandbox: /mnt/user-data/uploads/a.csv)"

@@ -139,9 +139,12 @@ fn seconds(value: &Value) -> Option<u64> {
 }
 
 fn timed_out(limit: Duration) -> String {
-    // Limits are whole seconds but for the last one of a turn's budget.
-    let seconds = limit.as_secs() + u64::from(limit.subsec_nanos() > 0);
-    format!("Command timed out after {seconds}s.")
+    format!("Command timed out after {}s.", whole_seconds(limit))
+}
+
+/// Limits are whole seconds but for the last one of a turn's budget.
+pub(super) fn whole_seconds(limit: Duration) -> u64 {
+    limit.as_secs() + u64::from(limit.subsec_nanos() > 0)
 }
 
 /// Bytes as text: a character that the cut went through is dropped, other invalid bytes are replaced.

@@ -7,7 +7,7 @@ use crate::testing::{DATED, V1, ask, facts, read};
 use wire::Surface;
 
 pub(super) fn profile(kind: &str) -> ToolProfile {
-    ToolProfile::of(&read(&ask(kind, "x"), Surface::Zylon).unwrap()).unwrap()
+    ToolProfile::of(&read(&ask(kind, "x"), Surface::Zylon).unwrap(), &facts()).unwrap()
 }
 
 fn finished(stdout: &[u8], stderr: &[u8], exit: Exit) -> ToolOutcome {
@@ -79,11 +79,14 @@ fn failures_have_codes_in_one_dialect_and_reasons_in_the_other() {
 fn the_zylon_extension_turns_a_dated_tool_into_its_dialect() {
     let mut body = ask(DATED, "x");
     body["system"] = json!([{ "text": "x", "extensions": ["zylon"] }]);
-    let extended = ToolProfile::of(&read(&body, Surface::Zylon).unwrap()).unwrap();
+    let extended = ToolProfile::of(&read(&body, Surface::Zylon).unwrap(), &facts()).unwrap();
     assert!(extended.parse_bash(&json!({ "command": "ls", "timeout": 5 })).is_ok());
     assert!(
-        ToolProfile::of(&read(&json!({ "messages": [{ "role": "user", "content": "x" }] }), Surface::Zylon).unwrap())
-            .is_none()
+        ToolProfile::of(
+            &read(&json!({ "messages": [{ "role": "user", "content": "x" }] }), Surface::Zylon).unwrap(),
+            &facts()
+        )
+        .is_none()
     );
 }
 
@@ -157,7 +160,7 @@ fn inputs_are_read_strictly_but_for_how_models_write_numbers() {
 fn definitions_say_what_the_sandbox_is() {
     let mut body = ask(DATED, "x");
     body["tools"][0]["cache_control"] = json!({ "type": "ephemeral" });
-    let profile = ToolProfile::of(&read(&body, Surface::Anthropic).unwrap()).unwrap();
+    let profile = ToolProfile::of(&read(&body, Surface::Anthropic).unwrap(), &facts()).unwrap();
     let [definition, editor] = profile.definitions(&facts()).try_into().unwrap();
     assert_eq!((&definition["name"], &editor["name"]), (&json!(BASH), &json!(EDITOR)));
     assert_eq!(definition.get("cache_control"), None);

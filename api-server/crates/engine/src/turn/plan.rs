@@ -8,7 +8,7 @@ use wire::{ApiError, IdSeed, MessagesRequest, StreamEvent, Surface, Tool};
 
 use crate::history::{DeferredCall, History};
 use crate::model::{ModelEvent, ModelRequest};
-use crate::outcome::ToolOutcome;
+use crate::outcome::{CodeCall, ToolOutcome};
 use crate::profile::{CallInput, SandboxFacts, ToolProfile};
 
 /// Time and ids, passed in.
@@ -44,7 +44,7 @@ pub struct TurnPlan {
 impl TurnPlan {
     /// The plan for a request with a valid history. `container` is the one that the request or the surface names.
     pub fn new(request: &MessagesRequest, history: History, facts: &SandboxFacts, settings: TurnSettings) -> Self {
-        let profile = ToolProfile::of(request);
+        let profile = ToolProfile::of(request, facts);
         let model_request = ModelRequest::build(request, &history, profile.as_ref(), facts);
         let client_tools = request
             .tools
@@ -91,6 +91,13 @@ pub enum Input {
         id: String,
         /// How.
         outcome: ToolOutcome,
+    },
+    /// A cell calls the client's tools, and waits.
+    Calls {
+        /// The cell's call.
+        id: String,
+        /// In the order of their numbers.
+        calls: Vec<CodeCall>,
     },
     /// What is left of the turn's time; fed in before a `Result`.
     TimeLeft(Duration),

@@ -5,7 +5,7 @@ use wire::{Caller, ContentBlock, Delta, Usage};
 
 use super::Turn;
 use crate::model::{BlockDelta, OpenBlock};
-use crate::profile::{CallInput, SubTool};
+use crate::profile::{CallInput, SubTool, ToolProfile};
 use crate::raw::RawBlock;
 
 /// A sampling in progress.
@@ -191,7 +191,8 @@ impl Turn {
         };
         let input = parsed.ok().filter(Value::is_object).unwrap_or_else(|| json!({}));
         // A call to a tool that does not exist is told as one of the tool that does: clients know no other result type.
-        let tool = offered.map_or(SubTool::Bash, |(_, tool)| tool);
+        let fallback = self.profile.as_ref().map_or(SubTool::Bash, ToolProfile::main_tool);
+        let tool = offered.map_or(fallback, |(_, tool)| tool);
         sampling.prompt.push(json!({ "type": "tool_use", "id": id, "name": tool.name(), "input": input }));
         match checked {
             Ok(checked) => {

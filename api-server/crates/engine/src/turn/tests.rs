@@ -4,9 +4,11 @@ use serde_json::json;
 use wire::{ApiError, ContentBlock, StreamEvent};
 
 use super::*;
-use crate::testing::{DATED, Driven, Rig, V1, ask, bash_of, code_tool, ok, weather};
+use crate::testing::{DATED, Driven, LEGACY, REPL, Rig, V1, ask, bash_of, code_tool, ok, weather};
 use crate::{BlockDelta, Captured, Exit, ModelFailure, OpenBlock};
 
+mod cells;
+mod code_calls;
 mod edits;
 mod failures;
 mod invalid;

@@ -2,6 +2,7 @@
 
 use super::{Inner, LocalError};
 use crate::Half;
+use sandboxd_protocol::layout;
 use std::{
     ffi::OsStr,
     fs,
@@ -12,6 +13,8 @@ use tokio::time::{Duration, timeout};
 
 /// Time for the trial run.
 const TRIAL: Duration = Duration::from_secs(20);
+/// How the trial run ends where all is well, and there is no Python.
+const NO_PYTHON: i32 = 3;
 
 /// The program of this path, or of this name on `$PATH`.
 pub(super) fn find_program(program: &Path, path: Option<&OsStr>) -> Option<PathBuf> {
@@ -22,13 +25,16 @@ pub(super) fn find_program(program: &Path, path: Option<&OsStr>) -> Option<PathB
     found.canonicalize().ok()
 }
 
-/// Runs `true` exactly as a sandbox is run.
-pub(super) async fn try_out(inner: &Inner) -> Result<(), LocalError> {
+/// Runs a command exactly as a sandbox is run; whether there is Python in it.
+pub(super) async fn try_out(inner: &Inner) -> Result<bool, LocalError> {
     let folder = inner.config.data_dir.join("check");
-    for part in sandboxd_protocol::layout::claim_folders() {
+    for part in layout::claim_folders() {
         fs::create_dir_all(folder.join(part))?;
     }
-    let arguments = inner.arguments(Half::Main, folder.clone(), &["/usr/bin/env", "true"]);
+    let path = layout::environment().into_iter().find(|(name, _)| *name == "PATH");
+    let path = path.map(|(name, value)| format!("{name}={value}")).unwrap_or_default();
+    let look = format!("command -v python3 >&2 || command -v python >&2 || exit {NO_PYTHON}");
+    let arguments = inner.arguments(Half::Main, folder.clone(), &["/usr/bin/env", &path, "sh", "-c", &look]);
     let child = inner
         .spawner
         .spawn(arguments, Stdio::null())
@@ -38,8 +44,10 @@ pub(super) async fn try_out(inner: &Inner) -> Result<(), LocalError> {
         .await
         .map_err(|_| LocalError::NoIsolation("a trial sandbox did not end in time".to_owned()))??;
     fs::remove_dir_all(&folder)?;
-    if output.status.success() {
-        return Ok(());
+    match output.status.code() {
+        Some(0) => return Ok(true),
+        Some(NO_PYTHON) => return Ok(false),
+        Some(_) | None => {}
     }
     let said = String::from_utf8_lossy(&output.stderr);
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();

@@ -114,6 +114,7 @@ struct Inner {
     running: Mutex<HashMap<ContainerName, Arc<Running>>>,
     starts: AtomicU64,
     is_stopping: AtomicBool,
+    has_python: bool,
     /// Held as long as the folder is ours.
     _lock: File,
 }
@@ -164,7 +165,7 @@ impl LocalRuntime {
         bwrap::write_etc(&etc).map_err(folder_error)?;
         let opened = data_dir.clone();
         let claims = blocking(move || Claims::open(&opened)).await.map_err(folder_error)?;
-        let inner = Inner {
+        let mut inner = Inner {
             host: Host::look()?,
             etc,
             claims: Arc::new(claims),
@@ -173,10 +174,11 @@ impl LocalRuntime {
             running: Mutex::default(),
             starts: AtomicU64::new(0),
             is_stopping: AtomicBool::new(false),
+            has_python: false,
             _lock: lock_file,
             config: LocalConfig { data_dir, sandboxd, ..config },
         };
-        check::try_out(&inner).await?;
+        inner.has_python = check::try_out(&inner).await?;
         let inner = Arc::new(inner);
         tokio::spawn(keep_house(Arc::downgrade(&inner), inner.config.idle_timeout));
         Ok(Self(inner))
@@ -425,6 +427,10 @@ impl Runtime for LocalRuntime {
             .filter(|(path, _)| !path.exists())
             .map(|(path, what)| format!("{what} {} is gone", path.display()))
             .collect()
+    }
+
+    fn has_python(&self) -> bool {
+        self.0.has_python
     }
 
     fn limitations(&self) -> Vec<String> {

@@ -31,6 +31,7 @@ fn resume(results: &[(u32, &str)], calls: u32) -> Resume {
 async fn a_cell_calls_the_clients_tools_and_remembers() {
     let host = Host::start().await;
     let sandbox = host.sandbox("box").await;
+    assert!(host.sandboxes.has_python(), "it says what it has");
     let code = "import asyncio\nprint('asking')\nrows = await asyncio.gather(*[get_stock({'place': p}) for p in ('east', 'west')])\nlast = await get_stock(place='north')\nrows + [last]";
     let CellStep::Calls(calls) = sandbox.cell("c1", &cell(code)).await.unwrap() else { panic!("it did not call") };
     let places: Vec<_> = calls.iter().map(|call| (call.call_id, call.input["place"].as_str().unwrap())).collect();

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{CodeToolVersion, Tool};
+use crate::{CodeToolVersion, SUPPORTED_SERVER_TOOLS, Tool};
 
 const ANTHROPIC: Rules = Rules { surface: Surface::Anthropic, version: ApiVersion::Current, default_max_tokens: None };
 const ZYLON: Rules = Rules { surface: Surface::Zylon, version: ApiVersion::Previous, default_max_tokens: Some(4_096) };
@@ -100,7 +100,7 @@ fn refusals_name_the_path_and_the_reason() {
         ),
         (
             tool(json!({ "name": "f", "input_schema": {}, "allowed_callers": ["code_execution_20260120"] })),
-            "tools.0.allowed_callers: calls by `code_execution_20260120` are not supported by this server",
+            "tools.0.allowed_callers: calls from code need `code_execution_20260120` or `code_execution_20260521` in `tools`",
         ),
         (
             json!({ "tool_choice": { "type": "tool", "name": "f" } }),
@@ -148,10 +148,8 @@ fn refusals_name_the_path_and_the_reason() {
 #[test]
 fn unsupported_server_tools_are_refused_with_the_types_that_are() {
     for kind in [
-        "code_execution_20250522",
-        "code_execution_20260120",
-        "code_execution_20260521",
         "code_execution_20991231",
+        "code_execution_2025082",
         "web_search_20250305",
         "web_fetch_20260309",
         "tool_search_tool_regex",
@@ -165,8 +163,93 @@ fn unsupported_server_tools_are_refused_with_the_types_that_are() {
         for rules in [ANTHROPIC, ZYLON] {
             let message = refusal(json!({ "tools": [{ "type": kind, "name": "code_execution" }] }), &rules);
             assert!(message.starts_with(&format!("tools.0.type: `{kind}` is not supported")), "{message}");
-            assert!(message.contains("`code_execution_20250825`, `code_execution_v1`"), "{message}");
+            for supported in SUPPORTED_SERVER_TOOLS {
+                assert!(message.contains(&format!("`{supported}`")), "{message}");
+            }
         }
+    }
+}
+
+#[test]
+fn each_code_execution_type_is_a_version_with_the_same_fields() {
+    let versions: Vec<_> = SUPPORTED_SERVER_TOOLS
+        .into_iter()
+        .map(|kind| {
+            let tool = json!({ "type": kind, "name": "code_execution", "cache_control": { "type": "ephemeral" }, "strict": null });
+            let read = MessagesRequest::from_value(&request(json!({ "tools": [tool] })), &ANTHROPIC).unwrap();
+            let Tool::Code(code) = &read.tools[0] else { panic!("{kind} is a client tool") };
+            assert!(code.cache_control.is_some(), "{kind}");
+            for (field, value, at) in [
+                ("name", json!("python"), "tools.0.name: "),
+                ("x", json!(1), "tools.0.x: "),
+                ("defer_loading", json!(true), "tools.0.defer_loading: "),
+                ("allowed_callers", json!(["code_execution_20260120"]), "tools.0.allowed_callers: "),
+            ] {
+                let mut tool = json!({ "type": kind, "name": "code_execution" });
+                tool[field] = value;
+                let message = refusal(json!({ "tools": [tool] }), &ANTHROPIC);
+                assert!(message.starts_with(at), "{kind} {message}");
+            }
+            code.version
+        })
+        .collect();
+    let expected = [
+        CodeToolVersion::Dated20250522,
+        CodeToolVersion::Dated20250825,
+        CodeToolVersion::Dated20260120,
+        CodeToolVersion::Dated20260521,
+        CodeToolVersion::V1,
+    ];
+    assert_eq!(versions, expected);
+}
+
+#[test]
+fn the_clients_tools_say_who_calls_them() {
+    let code = json!({ "type": "code_execution_20260521", "name": "code_execution" });
+    let client =
+        |callers: Value| json!({ "name": "f", "input_schema": { "type": "object" }, "allowed_callers": callers });
+    for (callers, direct, from_code) in [
+        (json!(null), true, false),
+        (json!([]), true, false),
+        (json!(["direct"]), true, false),
+        (json!(["code_execution_20250825"]), true, false),
+        (json!(["code_execution_20260120"]), false, true),
+        (json!(["direct", "code_execution_20260521"]), true, true),
+    ] {
+        let body = request(json!({ "tools": [client(callers.clone()), code] }));
+        let read = MessagesRequest::from_value(&body, &ANTHROPIC).unwrap();
+        let Tool::Client(tool) = &read.tools[0] else { panic!("not the client's") };
+        assert_eq!((tool.callers.direct, tool.callers.code), (direct, from_code), "{callers}");
+        assert_eq!(tool.definition.get("allowed_callers"), None);
+    }
+    let from_code = client(json!(["code_execution_20260120"]));
+    let changed = |key: &str, value: Value| {
+        let mut tool = from_code.clone();
+        tool[key] = value;
+        json!({ "tools": [tool, code] })
+    };
+    let chosen = |choice: Value| json!({ "tools": [from_code, code], "tool_choice": choice });
+    for (changes, starts) in [
+        (
+            changed("allowed_callers", json!(["code_execution_20991231"])),
+            "tools.0.allowed_callers: Input should be 'direct', ",
+        ),
+        (changed("allowed_callers", json!("direct")), "tools.0.allowed_callers: Input should be a valid list"),
+        (changed("strict", json!(true)), "tools.0.strict: "),
+        (changed("input_schema", json!({ "$ref": "#" })), "tools.0.input_schema: Circular $ref detected"),
+        (changed("type", json!("bash_20250124")), "tools.0.allowed_callers: only tools of the type `custom`"),
+        (chosen(json!({ "type": "tool", "name": "f" })), "tool_choice: Tool 'f' is called from code only"),
+        (
+            chosen(json!({ "type": "auto", "disable_parallel_tool_use": true })),
+            "tool_choice.disable_parallel_tool_use: ",
+        ),
+        (
+            json!({ "tools": [from_code, { "type": "code_execution_20250522", "name": "code_execution" }] }),
+            "tools.0.allowed_callers: calls from code need",
+        ),
+    ] {
+        let message = refusal(changes, &ANTHROPIC);
+        assert!(message.starts_with(starts), "{message}");
     }
 }
 

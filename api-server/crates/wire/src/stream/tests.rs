@@ -2,8 +2,8 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    BashOutputFile, BashResult, CacheCreation, Caller, ErrorDetail, ErrorType, Message, OutputTokensDetails,
-    ServerToolUsage, ToolErrorCode, Usage,
+    BashOutputFile, BashResult, CacheCreation, Caller, CellOutputFile, CellResult, ErrorDetail, ErrorType, Message,
+    OutputTokensDetails, ServerToolUsage, ToolErrorCode, Usage,
 };
 
 /// The answer that the contract shows.
@@ -72,6 +72,28 @@ fn the_zylon_surface_adds_how_the_interaction_ended() {
         body["errors"],
         json!([{ "type": "overloaded_error", "message": "Overloaded", "details": null,
             "detail": { "code": "overloaded_error", "explanation": "Overloaded" } }])
+    );
+}
+
+#[test]
+fn what_came_of_python_code_prints_as_the_contract_shows() {
+    let print = |content| {
+        let block = ContentBlock::CodeExecutionToolResult { tool_use_id: "srvtoolu_01E".into(), content };
+        serde_json::to_string(&block).unwrap()
+    };
+    let finished = CellResult::Finished {
+        stdout: "mean=3.5\n".into(),
+        stderr: String::new(),
+        return_code: 0,
+        content: vec![CellOutputFile { file_id: "file_01Plot".into() }],
+    };
+    assert_eq!(
+        print(finished),
+        r#"{"type":"code_execution_tool_result","tool_use_id":"srvtoolu_01E","content":{"type":"code_execution_result","stdout":"mean=3.5\n","stderr":"","return_code":0,"content":[{"type":"code_execution_output","file_id":"file_01Plot"}]}}"#
+    );
+    assert_eq!(
+        print(CellResult::Error { error_code: ToolErrorCode::ExecutionTimeExceeded, detail: None }),
+        r#"{"type":"code_execution_tool_result","tool_use_id":"srvtoolu_01E","content":{"type":"code_execution_tool_result_error","error_code":"execution_time_exceeded"}}"#
     );
 }
 

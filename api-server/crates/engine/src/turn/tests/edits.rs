@@ -12,7 +12,7 @@ const VIEW: &str = "{\"name\":\"text_editor_code_execution\",\"input\":{\"comman
 /// A sandbox in which every view shows a picture.
 fn sandbox(call: &ServerCall) -> ToolOutcome {
     match &call.input {
-        CallInput::Bash(_) => ok("ran\n"),
+        CallInput::Bash(_) | CallInput::Cell(_) | CallInput::Answers(_) => ok("ran\n"),
         CallInput::Edit(Edit::View { .. }) => ToolOutcome::Edited(EditOutcome::Media {
             format: MediaFormat::Png,
             data: "iVBORw0KGgoAAAANSUhEUg==".into(),

@@ -4,6 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::testing::assert_well_formed;
+use crate::{CallInput, CodeCall};
+use serde_json::Map;
 
 /// `None`: the sandbox answers, if it was asked.
 fn event() -> impl Strategy<Value = Option<ModelEvent>> {
@@ -25,6 +27,7 @@ fn event() -> impl Strategy<Value = Option<ModelEvent>> {
         1 => open(OpenBlock::Raw(json!({ "type": "server_tool_use" }))),
         3 => tool("bash_code_execution"),
         2 => tool("text_editor_code_execution"),
+        2 => tool("code_execution"),
         2 => tool("get_weather"),
         1 => tool("unknown"),
         3 => delta(BlockDelta::Text("a".into())),
@@ -35,6 +38,7 @@ fn event() -> impl Strategy<Value = Option<ModelEvent>> {
         1 => delta(BlockDelta::Raw(json!({ "type": "new_delta" }))),
         3 => delta(BlockDelta::Json("{\"command\":\"ls\"}".into())),
         1 => delta(BlockDelta::Json("{\"command\":\"view\",\"path\":\"a\"}".into())),
+        2 => delta(BlockDelta::Json("{\"code\":\"x\"}".into())),
         1 => delta(BlockDelta::Json("{".into())),
         5 => Just(Some(ModelEvent::Close)),
         2 => prop::sample::select(stops).prop_map(|stop| Some(ModelEvent::End {
@@ -55,7 +59,7 @@ fn event() -> impl Strategy<Value = Option<ModelEvent>> {
 #[derive(Default)]
 struct World {
     stream: Vec<StreamEvent>,
-    running: Option<String>,
+    running: Option<ServerCall>,
     samples: u32,
     end: Option<TurnEnd>,
 }
@@ -70,7 +74,7 @@ impl World {
                     assert!(self.running.is_none(), "either the model or the sandbox works");
                     self.samples += 1;
                 }
-                Action::Run(call) => assert!(self.running.replace(call.id).is_none(), "one command at a time"),
+                Action::Run(call) => assert!(self.running.replace(call).is_none(), "one command at a time"),
                 Action::CancelModel | Action::CancelRun(_) => {}
                 Action::Done(how) => self.end = Some(how),
             }
@@ -85,14 +89,20 @@ proptest! {
     fn streams_are_well_formed_and_answers_replay(
         events in prop::collection::vec(event(), 0..60),
         zylon in any::<bool>(),
+        cells in any::<bool>(),
+        // Whether cells call the client's tools.
+        calls in any::<bool>(),
         samplings in 1u32..4,
         gone in any::<bool>(),
     ) {
         let rig = if zylon { Rig::zylon() } else { Rig::default() };
         let rig = Rig { max_samplings: samplings, ..rig };
-        let kind = if zylon { V1 } else { DATED };
+        let kind = if cells { REPL } else if zylon { V1 } else { DATED };
         let mut body = ask(kind, "hi");
         body["tools"] = json!([code_tool(kind), weather()]);
+        if cells {
+            body["tools"][1]["allowed_callers"] = json!(["direct", "code_execution_20260521"]);
+        }
         let mut world = World::default();
         let (mut turn, actions) = Turn::new(rig.plan(&body).unwrap());
         world.take(actions);
@@ -100,7 +110,11 @@ proptest! {
             let input = match event {
                 Some(event) => Input::Model(event),
                 None => match world.running.take() {
-                    Some(id) => Input::Result { id, outcome: ok("x") },
+                    Some(ServerCall { id, input: CallInput::Cell(_), .. }) if calls => {
+                        let call = |number| CodeCall { number, name: "get_weather".into(), input: Map::new() };
+                        Input::Calls { id, calls: vec![call(0), call(1)] }
+                    }
+                    Some(call) => Input::Result { id: call.id, outcome: ok("x") },
                     None => continue,
                 },
             };
@@ -123,7 +137,9 @@ proptest! {
                 .map(|call| json!({ "type": "tool_result", "tool_use_id": call["id"], "content": "r" }))
                 .collect();
             let user = if results.is_empty() { json!("next") } else { json!(results) };
-            let replayed = rig.plan(&reply(&body, &driven, Some(user)));
+            let mut next = reply(&body, &driven, Some(user));
+            next["container"] = driven.body()["container"]["id"].clone();
+            let replayed = rig.plan(&next);
             prop_assert!(replayed.is_ok(), "{:?} {content:?}", replayed.err());
         }
     }
