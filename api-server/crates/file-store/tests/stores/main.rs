@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod bucket;
+mod folder;
 mod s3;
 mod server;
 
@@ -132,8 +133,12 @@ async fn collect(body: Body<'_>) -> io::Result<Vec<u8>> {
     .await
 }
 
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"))
+}
+
 fn sha256(content: &[u8]) -> String {
-    Sha256::digest(content).iter().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"))
+    hex(&Sha256::digest(content))
 }
 
 async fn all_byte_values_come_back_with_their_hash(store: Store) {

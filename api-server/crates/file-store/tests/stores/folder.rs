@@ -1,5 +1,4 @@
 //! What the folder store leaves on its disk, and what it makes of what it finds there.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::{
     collections::HashSet,
@@ -13,15 +12,12 @@ use std::{
 };
 
 use bytes::Bytes;
-use file_store::{
-    Body, FileId, FileMeta, FileName, FileStore, FolderStore, ListRequest, NewFile, Origin, StoreError, Workspace,
-};
-use futures_util::{StreamExt, TryStreamExt, stream};
-use jiff::{SignedDuration, Timestamp};
+use file_store::{Body, FileId, FileMeta, FileStore, FolderStore, ListRequest, StoreError, Workspace};
+use futures_util::{StreamExt, stream};
+use jiff::SignedDuration;
 use sha2::{Digest, Sha256};
 
-const NOW: i64 = 1_796_000_000;
-const LIMIT: u64 = 1 << 30;
+use super::{LIMIT, collect, expiring, hex, id, new_file, now, pieces, sha256};
 
 struct Fixture {
     folder: tempfile::TempDir,
@@ -69,49 +65,6 @@ impl Fixture {
     fn file_named(&self, part: &str) -> PathBuf {
         self.files().into_iter().find(|path| path.to_str().unwrap().contains(part)).unwrap()
     }
-}
-
-fn now() -> Timestamp {
-    Timestamp::from_second(NOW).unwrap()
-}
-
-fn id(number: u8) -> FileId {
-    FileId::new(u64::try_from(NOW).unwrap() * 1000 + u64::from(number), [number; 10])
-}
-
-fn new_file(name: &str) -> NewFile {
-    NewFile {
-        filename: FileName::component(name).unwrap(),
-        mime_type: "application/octet-stream".into(),
-        created_at: now(),
-        expires_at: None,
-        downloadable: false,
-        origin: Origin::Upload,
-    }
-}
-
-fn expiring(hours: i64) -> NewFile {
-    NewFile { expires_at: Some(now() + SignedDuration::from_hours(hours)), ..new_file("short-lived.csv") }
-}
-
-fn pieces(pieces: Vec<io::Result<Vec<u8>>>) -> Body<'static> {
-    Box::pin(stream::iter(pieces).map_ok(Bytes::from))
-}
-
-async fn collect(body: Body<'_>) -> io::Result<Vec<u8>> {
-    body.try_fold(Vec::new(), |mut all, piece| async move {
-        all.extend_from_slice(&piece);
-        Ok(all)
-    })
-    .await
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"))
-}
-
-fn sha256(content: &[u8]) -> String {
-    hex(&Sha256::digest(content))
 }
 
 fn age(path: &Path, hours: u64) {
