@@ -5,13 +5,13 @@ use crate::{
     config::{Config, ProviderKind},
     failure::Failure,
 };
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use axum::{
     Json,
     extract::{Path, Query, State, rejection::QueryRejection},
 };
 use http::{HeaderMap, HeaderName};
-use providers::{ModelEntry, Models, UpstreamEntry, UpstreamKind};
+use providers::{ModelEntry, Models, ModelsError, UpstreamEntry, UpstreamKind};
 use serde_json::{Value, json};
 use std::{ops::Range, sync::Arc};
 use wire::ApiError;
@@ -29,7 +29,7 @@ const LIFECYCLES: [&str; 3] = ["active", "deprecated", "retired"];
 pub fn configured(config: &Config) -> anyhow::Result<Models> {
     let one = config.provider_url.is_some() || config.provider_key_file.is_some() || config.model.is_some();
     match (&config.models_file, config.provider) {
-        (Some(path), ProviderKind::Demo) if !one => Ok(Models::open(path.clone())?),
+        (Some(path), ProviderKind::Demo) if !one => Models::open(path.clone()).map_err(|error| told(&error)),
         (Some(_), _) => bail!(
             "the models file names every model; leave out --model, --provider, --provider-url and --provider-key-file, or the file"
         ),
@@ -51,9 +51,14 @@ pub fn configured(config: &Config) -> anyhow::Result<Models> {
                 api_key_file: config.provider_key_file.clone(),
                 ..UpstreamEntry::of(kind)
             };
-            Ok(Models::single(ModelEntry::of(name, upstream))?)
+            Models::single(ModelEntry::of(name, upstream)).map_err(|error| told(&error))
         }
     }
+}
+
+/// Its sentence names its cause already, which must not be told twice.
+fn told(error: &ModelsError) -> anyhow::Error {
+    anyhow!("{error}")
 }
 
 /// The client's `anthropic-beta`: a list, in one header or several.

@@ -16,27 +16,39 @@ pub(super) enum Death {
     Known(Loss),
 }
 
-/// The `main` container that runs: differs between any two starts of it in one pod.
-pub(super) fn running_main(pod: &Pod) -> Option<String> {
+/// The `main` container to which a stream was opened, as far as its pod told then.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Main {
+    /// The one of this ID: it differs between any two starts in one pod.
+    Is(String),
+    /// A later start than the one of this ID, which the pod still said to have ended.
+    After(String),
+}
+
+/// To which `main` container a stream is opened now.
+pub(super) fn main_in_use(pod: &Pod) -> Option<Main> {
     let main = main_of(pod)?;
-    main.state.as_ref()?.running.as_ref()?;
-    main.container_id.clone()
+    let id = main.container_id.clone()?;
+    let runs = main.state.as_ref().is_some_and(|state| state.running.is_some());
+    Some(if runs { Main::Is(id) } else { Main::After(id) })
 }
 
 /// How that container ended, by a pod that was read later. The kubelet may need a moment to say.
-pub(super) fn death_of(pod: &Pod, container_id: &str) -> Death {
+pub(super) fn death_of(pod: &Pod, used: &Main) -> Death {
     let Some(main) = main_of(pod) else { return Death::Ended };
+    let is_it = |end: &&ContainerStateTerminated| match (used, &end.container_id) {
+        (Main::Is(id), found) => found.as_ref() == Some(id),
+        (Main::After(id), Some(found)) => found != id,
+        (Main::After(_), None) => false,
+    };
     let states = [main.state.as_ref(), main.last_state.as_ref()];
-    let end = states
-        .into_iter()
-        .flatten()
-        .filter_map(|state| state.terminated.as_ref())
-        .find(|end| end.container_id.as_deref() == Some(container_id));
-    match end {
-        Some(end) if is_out_of_memory(end) => Death::Known(Loss::OutOfMemory { limit: memory_limit(pod) }),
-        None if main.container_id.as_deref() == Some(container_id) => Death::NotSeen,
+    let end = states.into_iter().flatten().filter_map(|state| state.terminated.as_ref()).find(is_it);
+    match (end, used) {
+        (Some(end), _) if is_out_of_memory(end) => Death::Known(Loss::OutOfMemory { limit: memory_limit(pod) }),
+        (None, Main::Is(id)) if main.container_id.as_ref() == Some(id) => Death::NotSeen,
+        (None, Main::After(_)) => Death::NotSeen,
         // For another reason, or it was started again more than once since.
-        Some(_) | None => Death::Ended,
+        (Some(_), _) | (None, Main::Is(_)) => Death::Ended,
     }
 }
 
@@ -94,15 +106,33 @@ mod tests {
             ("for another reason", pod("c://2", &running, &ended("c://1", "Error")), Death::Ended),
             ("another one's end", pod("c://3", &running, &ended("c://2", "OOMKilled")), Death::Ended),
         ] {
-            assert_eq!(death_of(&found, "c://1"), expected, "{name}");
+            assert_eq!(death_of(&found, &Main::Is("c://1".into())), expected, "{name}");
         }
-        assert_eq!(death_of(&Pod::default(), "c://1"), Death::Ended);
+        assert_eq!(death_of(&Pod::default(), &Main::Is("c://1".into())), Death::Ended);
     }
 
     #[test]
-    fn a_container_is_known_only_while_it_runs() {
-        assert_eq!(running_main(&pod("c://1", &json!({"running": {}}), &json!({}))), Some("c://1".into()));
-        assert_eq!(running_main(&pod("c://1", &ended("c://1", "OOMKilled"), &json!({}))), None);
-        assert_eq!(running_main(&Pod::default()), None);
+    fn a_start_that_the_pod_did_not_tell_of_yet_is_told_from_the_one_before_it() {
+        let (running, none) = (json!({"running": {}}), json!({}));
+        let oom = Death::Known(Loss::OutOfMemory { limit: Some("96Mi".into()) });
+        let before = ended("c://1", "OOMKilled");
+        for (name, found, expected) in [
+            ("nothing new", pod("c://1", &before, &none), Death::NotSeen),
+            ("it runs", pod("c://2", &running, &before), Death::NotSeen),
+            ("it has ended", pod("c://2", &ended("c://2", "OOMKilled"), &before), oom.clone()),
+            ("started again", pod("c://3", &running, &ended("c://2", "OOMKilled")), oom),
+            ("for another reason", pod("c://2", &ended("c://2", "Error"), &before), Death::Ended),
+        ] {
+            assert_eq!(death_of(&found, &Main::After("c://1".into())), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_container_that_has_ended_is_not_the_one_in_use() {
+        let is = |id: &str| Some(Main::Is(id.into()));
+        assert_eq!(main_in_use(&pod("c://1", &json!({"running": {}}), &json!({}))), is("c://1"));
+        let after = Some(Main::After("c://1".into()));
+        assert_eq!(main_in_use(&pod("c://1", &ended("c://1", "OOMKilled"), &json!({}))), after);
+        assert_eq!(main_in_use(&Pod::default()), None);
     }
 }

@@ -16,7 +16,7 @@ use crate::{
 use acquire::Failure;
 use client::{CallError, call};
 use crds::{Sandbox, SandboxTemplate, fallback, keys};
-use death::Death;
+use death::{Death, Main, death_of, main_in_use};
 use http::{Method, Request};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
@@ -73,7 +73,7 @@ pub struct KubernetesRuntime {
     locks: Mutex<HashMap<ContainerName, Arc<AsyncMutex<Option<Failure>>>>>,
     used: Mutex<HashMap<ContainerName, Used>>,
     /// The `main` container at the time when a stream to it was opened, to tell its end from that of another start of it.
-    mains: Mutex<HashMap<InstanceId, String>>,
+    mains: Mutex<HashMap<InstanceId, Main>>,
 }
 
 /// A use of ours.
@@ -149,7 +149,7 @@ impl KubernetesRuntime {
     }
 
     fn remember_main(&self, instance: &InstanceId, pod: &Pod) {
-        let Some(container) = death::running_main(pod) else { return };
+        let Some(container) = main_in_use(pod) else { return };
         let mut mains = lock(&self.mains);
         if mains.len() >= REMEMBERED {
             let used = lock(&self.used);
@@ -271,7 +271,7 @@ impl Runtime for KubernetesRuntime {
             if pod.metadata.uid.as_deref() != Some(&instance.uid) {
                 return None;
             }
-            match death::death_of(&pod, &container) {
+            match death_of(&pod, &container) {
                 Death::Known(loss) => return Some(loss),
                 Death::Ended => return None,
                 Death::NotSeen => sleep(ASK_AGAIN).await,
