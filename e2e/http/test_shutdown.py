@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from conftest import bash, fresh_id, request, start_server, stop_server
+from conftest import bash, fresh_id, request, start_server, stop_server, wait_until
 
 pytestmark = pytest.mark.local
 
@@ -23,20 +23,13 @@ def processes_with(marker):
     return found
 
 
-def wait_for(condition, seconds):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
-
-
 def start_command(server, marker):
     """Runs a command that leaves a process of its own session, and waits until both are there."""
     number = str(int(marker.removeprefix("test-"), 16) % 10**9 + 10**9)
     command = f"setsid sleep {number} & sleep {number}.5; echo never"
     body = request(bash(command), container=marker)
     threading.Thread(target=lambda: quietly(lambda: server.post("/api/gpt/v1/messages", body)), daemon=True).start()
-    wait_for(lambda: len([pid for pid in processes_with(f"sleep\0{number}")]) >= 2, 30)
+    wait_until(lambda: len([pid for pid in processes_with(f"sleep\0{number}")]) >= 2, 30)
     return number
 
 
@@ -53,7 +46,7 @@ def test_killing_the_server_ends_every_process_of_its_sandboxes(tmp_path):
     number = start_command(server, container)
     server.process.kill()
     server.process.wait(timeout=10)
-    wait_for(lambda: not processes_with(f"sleep\0{number}"), 2 * 3)
+    wait_until(lambda: not processes_with(f"sleep\0{number}"), 2 * 3)
     again = start_server(tmp_path, keys=server.keys)
     try:
         result, _ = again.bash("echo back; ls", surface="zylon", container=container)
@@ -77,8 +70,8 @@ def test_a_client_that_leaves_ends_its_command(tmp_path):
         number = f"{int(time.time())}77"
         body = request(bash(f"setsid sleep {number} & sleep {number}"), stream=True, container=fresh_id())
         answer = server.post("/api/gpt/v1/messages", body, stream=True)
-        wait_for(lambda: len(processes_with(f"sleep\0{number}")) >= 2, 30)
+        wait_until(lambda: len(processes_with(f"sleep\0{number}")) >= 2, 30)
         answer.close()
-        wait_for(lambda: not processes_with(f"sleep\0{number}"), 3)
+        wait_until(lambda: not processes_with(f"sleep\0{number}"), 3)
     finally:
         stop_server(server)
