@@ -46,7 +46,7 @@ async fn main() -> anyhow::Result<()> {
 }
 
 async fn commands(subject: &Subject, pod: &str, args: &Args) -> anyhow::Result<()> {
-    let [mut local, mut open, mut cell, mut first, mut exec] = [const { Vec::new() }; 5];
+    let [mut local, mut open, mut cell, mut first, mut exec, mut kubectl] = [const { Vec::new() }; 6];
     // Starts the interpreter.
     subject.cell("cell", "1+1", "2\n").await?;
     for round in 0..args.rounds {
@@ -54,7 +54,8 @@ async fn commands(subject: &Subject, pod: &str, args: &Args) -> anyhow::Result<(
         open.push(timed(subject.run(&format!("open-{round}"), "true")).await?);
         cell.push(timed(subject.cell(&format!("cell-{round}"), "1+1", "2\n")).await?);
         if round % 10 == 0 {
-            exec.push(
+            exec.push(timed(subject.exec(pod)).await?);
+            kubectl.push(
                 timed(spawned(&mut subject.kubectl(&["exec", pod, "-c", "main", "--", "bash", "-c", "true"]))).await?,
             );
             // Streams of its own, opened for this command.
@@ -69,10 +70,11 @@ async fn commands(subject: &Subject, pod: &str, args: &Args) -> anyhow::Result<(
         &[0, 1, 2],
         &[
             Row::new("bash -c true, by this program", local),
-            Row::new("kubectl exec", exec),
+            Row::new("kubectl exec", kubectl),
             Row::new("over an open stream", open),
             Row::new("a cell, 1+1", cell),
             Row::new("the first, its stream opened", first),
+            Row::new("an exec of true, by this program", exec),
         ],
     )?)
 }

@@ -1,6 +1,9 @@
 //! The sandbox that is measured, through the same code as the API server's.
 
 use anyhow::{Context as _, bail, ensure};
+use futures_util::StreamExt as _;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Client, Resource as _, api::AttachParams, core::Request};
 use sandbox_runtime::{
     CellStep, ContainerKey, ContainerKind, ContainerSpec, Limits, RunKind, RunRequest, Sandbox, Sandboxes,
     kubernetes::{KubernetesConfig, KubernetesRuntime},
@@ -15,6 +18,7 @@ pub(crate) struct Subject {
     spec: ContainerSpec,
     sandboxes: Sandboxes,
     sandbox: Sandbox,
+    client: Client,
 }
 
 impl Subject {
@@ -28,7 +32,7 @@ impl Subject {
         let config = KubernetesConfig { namespace: namespace.to_owned(), template: None };
         let sandboxes = Sandboxes::new(Arc::new(KubernetesRuntime::new(config).await?));
         let sandbox = sandboxes.acquire(&spec, START).await?;
-        Ok(Self { namespace: namespace.to_owned(), spec, sandboxes, sandbox })
+        Ok(Self { namespace: namespace.to_owned(), spec, sandboxes, sandbox, client: Client::try_default().await? })
     }
 
     /// The same sandbox, with no stream open to it yet.
@@ -75,6 +79,19 @@ impl Subject {
         let name = self.kubectl_output(&["get", "sandbox", self.spec.name.as_str(), "-o", path]).await?;
         ensure!(!name.is_empty(), "the sandbox has no pod");
         Ok(name)
+    }
+
+    /// A bare exec of `true` by this program, until it has ended.
+    pub(crate) async fn exec(&self, pod: &str) -> anyhow::Result<()> {
+        let params = AttachParams::default().container("main").stderr(false);
+        let request = Request::new(Pod::url_path(&(), Some(&self.namespace))).exec(pod, ["true"], &params)?;
+        let mut socket = self.client.connect(request).await?.into_stream();
+        while let Some(message) = socket.next().await {
+            if message?.is_close() {
+                break;
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn kubectl(&self, arguments: &[&str]) -> Command {
