@@ -3,9 +3,13 @@ SHELL := /bin/bash
 PROFILE ?= ci
 BIN := target/$(PROFILE)
 export CODEEXEC_DATA_DIR ?= $(CURDIR)/target/run
+# Sandboxes have the image's programs where it was unpacked.
+ifneq ($(wildcard target/sandbox-rootfs/usr),)
+export CODEEXEC_SANDBOX_ROOTFS ?= $(CURDIR)/target/sandbox-rootfs
+endif
 export CODEEXEC_SANDBOXD ?= $(CURDIR)/target/sandboxd/x86_64-unknown-linux-gnu/sandboxd/sandboxd
 
-.PHONY: help demo run build cluster cluster-stop deploy undeploy crds lint test test-long bench bench-scale
+.PHONY: help demo run sandbox-rootfs build cluster cluster-stop deploy undeploy crds lint test test-long bench bench-scale
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile
@@ -25,6 +29,9 @@ run: ## the API server on 127.0.0.1:8080 until Ctrl-C
 	@e2e/require rust cc disk bubblewrap
 	@$(MAKE) --no-print-directory build
 	@exec $(BIN)/api-server
+
+sandbox-rootfs: ## the libraries and tools of the sandbox image, for `make run` and `make demo`
+	@e2e/deploy/rootfs
 
 cluster: ## a real single-node Kubernetes for tests and trials
 	@e2e/cluster/up

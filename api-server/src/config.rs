@@ -69,6 +69,11 @@ pub struct Config {
     #[arg(long, env = "CODEEXEC_SANDBOXD")]
     pub sandboxd: Option<PathBuf>,
 
+    /// Root file system of the sandbox image, as `make sandbox-rootfs` unpacks it (runtime `local`); without it, sandboxes have
+    /// this machine's own programs.
+    #[arg(long, env = "CODEEXEC_SANDBOX_ROOTFS")]
+    pub sandbox_rootfs: Option<PathBuf>,
+
     /// Seconds without use after which a local sandbox is stopped; its files stay.
     #[arg(long, env = "CODEEXEC_IDLE_TIMEOUT", default_value_t = 300, value_parser = clap::value_parser!(u64).range(10..))]
     pub idle_timeout: u64,

@@ -244,6 +244,7 @@ async fn runtime(config: &Config) -> anyhow::Result<Arc<dyn Runtime>> {
                 data_dir: config.data_dir.join("sandboxes"),
                 sandboxd,
                 bwrap: PathBuf::from("bwrap"),
+                image: config.sandbox_rootfs.clone(),
                 idle_timeout: Duration::from_secs(config.idle_timeout),
                 limits: LocalLimits::default(),
             };

@@ -74,7 +74,7 @@ pub async fn count_tokens(
     drop(body);
     request.max_tokens = 1;
     let (request, model) = held_to_its_model(&app, request)?;
-    let facts = facts(&app, &request);
+    let facts = facts(&app, &request).await;
     let profile = ToolProfile::of(&request, &facts);
     let history = History::read(&request, profile.as_ref(), &paths(&find_uploads(&app, &identity, &request).await?))?;
     let prompt = ModelRequest::build(&request, &history, profile.as_ref(), &facts);
@@ -104,7 +104,7 @@ pub async fn validate(
 async fn refusal(app: &App, identity: &Identity, request: MessagesRequest) -> Option<ApiError> {
     let check = async {
         let (request, _) = held_to_its_model(app, request)?;
-        let facts = facts(app, &request);
+        let facts = facts(app, &request).await;
         let uploads = paths(&find_uploads(app, identity, &request).await?);
         Ok::<_, Failure>(History::read(&request, ToolProfile::of(&request, &facts).as_ref(), &uploads)?)
     };
@@ -131,7 +131,7 @@ async fn start(
     request: &MessagesRequest,
     asked: Asked,
 ) -> Result<Running, Failure> {
-    let facts = facts(app, request);
+    let facts = facts(app, request).await;
     let profile = ToolProfile::of(request, &facts);
     let uploads = find_uploads(app, identity, request).await?;
     let history = History::read(request, profile.as_ref(), &paths(&uploads))?;
@@ -198,10 +198,13 @@ fn command_timeout(app: &App, request: &MessagesRequest) -> Duration {
     app.command_timeout.unwrap_or(usual)
 }
 
-fn facts(app: &App, request: &MessagesRequest) -> SandboxFacts {
+async fn facts(app: &App, request: &MessagesRequest) -> SandboxFacts {
+    let installed = app.sandboxes.installed().await;
     let command_limit = command_timeout(app, request);
     SandboxFacts {
         runtime: "Linux with bash".to_owned(),
+        libraries: installed.libraries,
+        absent: installed.absent,
         working_directory: layout::WORKSPACE.to_owned(),
         command_limit,
         max_command_limit: MAX_COMMAND,

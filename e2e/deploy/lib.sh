@@ -7,7 +7,7 @@ LOG=$ROOT/target/deploy
 IMAGES_ENV=${IMAGES_ENV:-$ROOT/target/images.env}
 RELEASE=${RELEASE:-codeexec}
 NAMESPACE=${NAMESPACE:-codeexec-system}
-NAMES=(operator api-server sandboxd sandbox)
+NAMES=(operator api-server sandboxd sandbox-slim sandbox)
 
 # image NAME: its reference, as e2e/deploy/images left it.
 image() { sed -n "s/^$1=//p" "$IMAGES_ENV"; }
@@ -20,7 +20,8 @@ helm_upgrade() {
   if [[ $(helm version --short) == v3* ]]; then force=(); fi
   helm upgrade --install "$release" "$ROOT/charts/codeexec" --namespace "$namespace" --create-namespace --take-ownership "${force[@]}" \
     --set-string "images.operator=$(image operator)" --set-string "images.apiServer=$(image api-server)" \
-    --set-string "images.sandboxd=$(image sandboxd)" --set-string "images.sandbox=$(image sandbox)" "$@"
+    --set-string "images.sandboxd=$(image sandboxd)" --set-string "images.sandbox=$(image sandbox)" \
+    --set-string "images.sandboxSlim=$(image sandbox-slim)" "$@"
 }
 
 say() { printf '%s\n' "$*" >&2; }

@@ -30,6 +30,19 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- index $root.Values.images (index . 1) | default (printf "codeexec/%s:%s" (index . 2) $root.Chart.AppVersion) -}}
 {{- end -}}
 
+{{/* The spec of the SandboxTemplate `default`. What an image of somebody else's has, we cannot tell. */}}
+{{- define "codeexec.templateSpec" -}}
+{{- $image := ternary (include "codeexec.image" (list . "sandboxSlim" "sandbox-slim")) (include "codeexec.image" (list . "sandbox" "sandbox")) .Values.template.slim -}}
+{{- $spec := dict "image" $image "repl" true -}}
+{{- if not (or .Values.template.slim (hasKey .Values.template.spec "image")) -}}
+{{- $_ := set $spec "libraries" (.Files.Get "files/sandbox-image.json" | fromJson).libraries -}}
+{{- end -}}
+{{- range $field, $value := .Values.template.spec -}}
+{{- $_ := set $spec $field $value -}}
+{{- end -}}
+{{- $spec | toJson -}}
+{{- end -}}
+
 {{- define "codeexec.keysSecret" -}}
 {{- .Values.auth.existingSecret | default (printf "%s-api-keys" (include "codeexec.fullname" .)) -}}
 {{- end -}}

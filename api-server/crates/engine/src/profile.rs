@@ -29,6 +29,10 @@ pub const CELL: &str = "code_execution";
 pub struct SandboxFacts {
     /// Such as `Debian 12 with bash and Python 3.11`.
     pub runtime: String,
+    /// What is installed, such as `pandas 2.3.3`; empty when nothing is known.
+    pub libraries: Vec<String>,
+    /// Names of what models expect and do not find.
+    pub absent: Vec<String>,
     /// Where commands start.
     pub working_directory: String,
     /// A command's time limit when the call names none.
@@ -43,6 +47,17 @@ pub struct SandboxFacts {
     pub output_limit: usize,
     /// Whether commands reach a network.
     pub network: bool,
+}
+
+impl SandboxFacts {
+    /// Sentences that tell what is installed, each with a space before it.
+    fn installed(&self) -> String {
+        let sentence = |lead: &str, names: &[String]| match names {
+            [] => String::new(),
+            names => format!(" {lead}: {}.", names.join(", ")),
+        };
+        sentence("Installed", &self.libraries) + &sentence("Not installed", &self.absent)
+    }
 }
 
 /// A part of the code execution tool.

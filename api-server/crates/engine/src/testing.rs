@@ -30,6 +30,8 @@ impl TurnSource for Counter {
 pub(crate) fn facts() -> SandboxFacts {
     SandboxFacts {
         runtime: "Debian 12 with bash and Python 3.11".into(),
+        libraries: vec!["pandas 2.3.3".into(), "unzip".into()],
+        absent: Vec::new(),
         working_directory: "/home/agent/workspace".into(),
         command_limit: Duration::from_mins(5),
         max_command_limit: Duration::from_mins(8),

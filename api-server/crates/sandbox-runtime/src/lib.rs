@@ -17,8 +17,8 @@ mod stream;
 
 pub use names::{ContainerKey, ContainerKind, ContainerName, OwnerTag};
 pub use runtime::{
-    AcquireError, Acquired, ByteStream, ContainerSpec, Half, InstanceId, Loss, OpenError, Runtime, Slow, Start,
-    UnavailableReason,
+    AcquireError, Acquired, ByteStream, ContainerSpec, Half, Installed, InstanceId, Loss, OpenError, Runtime, Slow,
+    Start, UnavailableReason,
 };
 pub use sandbox::{Sandbox, Sandboxes};
 pub use sandboxd_protocol::{

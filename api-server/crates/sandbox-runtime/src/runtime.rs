@@ -256,6 +256,16 @@ pub enum OpenError {
     Denied(String),
 }
 
+/// What a sandbox's image offers beside a shell, in words for the model.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(default)]
+pub struct Installed {
+    /// What is there, such as `pandas 2.3.3`.
+    pub libraries: Vec<String>,
+    /// Names of what models expect and do not find.
+    pub absent: Vec<String>,
+}
+
 /// A kind of sandboxes.
 #[async_trait::async_trait]
 pub trait Runtime: Send + Sync + 'static {
@@ -291,6 +301,11 @@ pub trait Runtime: Send + Sync + 'static {
 
     /// What keeps it from working, as sentences; empty when all is well.
     async fn problems(&self) -> Vec<String>;
+
+    /// What the sandboxes' image offers, as far as the runtime can tell.
+    async fn installed(&self) -> Installed {
+        Installed::default()
+    }
 
     /// Whether sandboxes have Python, as far as the runtime can tell; others find out when they use it.
     fn has_python(&self) -> bool {

@@ -1,8 +1,8 @@
 //! What the server uses: all sandboxes, and one of them.
 
 use crate::{
-    AcquireError, Acquired, CellStep, ContainerSpec, FileBody, FileError, FileRange, FileStat, Half, InstanceId,
-    OutputFile, Resume, RunError, RunOutcome, RunRequest, Runtime, Slow, TreeDeleted, TreePage, TreeQuery,
+    AcquireError, Acquired, CellStep, ContainerSpec, FileBody, FileError, FileRange, FileStat, Half, Installed,
+    InstanceId, OutputFile, Resume, RunError, RunOutcome, RunRequest, Runtime, Slow, TreeDeleted, TreePage, TreeQuery,
     UnavailableReason, WriteIf,
     metrics::Metrics,
     stream::{
@@ -83,6 +83,11 @@ impl Sandboxes {
     /// What is not ready, as sentences; empty when all is well.
     pub async fn problems(&self) -> Vec<String> {
         self.0.runtime.problems().await
+    }
+
+    /// What the sandboxes' image offers, as far as can be told.
+    pub async fn installed(&self) -> Installed {
+        self.0.runtime.installed().await
     }
 
     /// Whether sandboxes have Python, as far as can be told.

@@ -27,6 +27,9 @@ struct Args {
     /// Rounds; what is slow runs in every tenth.
     #[arg(long, default_value_t = 200)]
     rounds: usize,
+    /// Another image of sandboxes, whose start is compared with that of the template's own.
+    #[arg(long)]
+    full_image: Option<String>,
     /// Size of the file that is sent, in MB.
     #[arg(long, default_value_t = 300)]
     megabytes: u64,
@@ -39,7 +42,7 @@ async fn main() -> anyhow::Result<()> {
     subject.run("warm-up", "true").await?;
     let pod = subject.pod().await?;
     commands(&subject, &pod, &args).await?;
-    Box::pin(pod_start::measure(&subject)).await?;
+    Box::pin(pod_start::measure(&subject, args.full_image.as_deref())).await?;
     at_rest(&subject).await?;
     transfer::measure(&subject, &pod, args.megabytes * 1_000_000).await?;
     subject.delete().await

@@ -1,4 +1,4 @@
-//! How long a pod takes to be Ready, beside the same pod with `sleep` in the place of everything of ours.
+//! How long a pod takes to be Ready: beside the same pod with `sleep` in the place of everything of ours, and with another image.
 
 use crate::{
     sandbox::Subject,
@@ -17,22 +17,36 @@ use kube::{
 /// Pods of each kind; they alternate.
 const ROUNDS: usize = 10;
 
-pub(crate) async fn measure(subject: &Subject) -> anyhow::Result<()> {
+/// `full_image` is the image to compare the sandbox's own with, which is the slim one.
+pub(crate) async fn measure(subject: &Subject, full_image: Option<&str>) -> anyhow::Result<()> {
     let pods: Api<Pod> = Api::namespaced(Client::try_default().await?, subject.namespace());
     let like = pods.get(&subject.pod().await?).await?;
-    let (mut ours, mut sleeping) = (Vec::new(), Vec::new());
+    let mut asleep = like.clone();
+    put_to_sleep(&mut asleep).context("the pod has no containers")?;
+    let mut kinds =
+        vec![("with sleep in its place", asleep, Vec::new()), ("a sandbox's pod", like.clone(), Vec::new())];
+    if let Some(image) = full_image {
+        let mut full = like;
+        main_of(&mut full).context("the pod has no container main")?.image = Some(image.to_owned());
+        // Pulled beforehand: what is measured is the start of an image that the node has.
+        let pod = copy_of(&full, "start-bench-pull");
+        Box::pin(started(&pods, &pod)).await?;
+        removed(&pods, &pod.name_any()).await?;
+        kinds.push(("with the full image", full, Vec::new()));
+    }
     for round in 0..ROUNDS {
-        for (kind, times) in [("ours", &mut ours), ("sleep", &mut sleeping)] {
-            let mut pod = copy_of(&like, &format!("start-bench-{kind}-{round}"));
-            if kind == "sleep" {
-                put_to_sleep(&mut pod).context("the pod has no containers")?;
-            }
+        for (place, (_, like, times)) in kinds.iter_mut().enumerate() {
+            let pod = copy_of(like, &format!("start-bench-{place}-{round}"));
             times.push(timed(Box::pin(started(&pods, &pod))).await?);
             removed(&pods, &pod.name_any()).await?;
         }
     }
-    let rows = [Row::new("with sleep in its place", sleeping), Row::new("a sandbox's pod", ours)];
-    say(&table("a pod until it is Ready", &["x sleep"], &[0], &rows)?)
+    let rows: Vec<Row> = kinds.into_iter().map(|(name, _, times)| Row::new(name, times)).collect();
+    say(&table("a pod until it is Ready", &["x sleep", "x a sandbox's"], &[0, 1], &rows)?)
+}
+
+fn main_of(pod: &mut Pod) -> Option<&mut Container> {
+    pod.spec.as_mut()?.containers.iter_mut().find(|container| container.name == "main")
 }
 
 /// A pod of its own, with the same claim.
@@ -47,8 +61,8 @@ fn copy_of(pod: &Pod, name: &str) -> Pod {
 }
 
 fn put_to_sleep(pod: &mut Pod) -> Option<()> {
+    let image = main_of(pod)?.image.clone();
     let spec = pod.spec.as_mut()?;
-    let image = spec.containers.iter().find(|container| container.name == "main")?.image.clone();
     let change = |container: &mut Container, command: &[&str]| {
         container.image.clone_from(&image);
         container.command = Some(command.iter().map(|word| (*word).to_owned()).collect());

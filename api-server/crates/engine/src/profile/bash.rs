@@ -64,11 +64,12 @@ impl ToolProfile {
         format!(
             "Runs a bash command in an isolated sandbox ({}) on the server, and returns its exit code, stdout and stderr. Each \
              call starts a new shell in {}: files stay, variables and the current folder do not. Standard input is empty. A command \
-             is stopped after {} seconds; each output stream is cut after {} bytes. {network} {files}",
+             is stopped after {} seconds; each output stream is cut after {} bytes. {network}{} {files}",
             facts.runtime,
             facts.working_directory,
             facts.command_limit.as_secs(),
             facts.output_limit,
+            facts.installed(),
         )
     }
 

@@ -31,10 +31,11 @@ impl ToolProfile {
 
     fn cell_description(&self, facts: &SandboxFacts) -> String {
         let network = if facts.network { "Network access is limited." } else { "There is no network." };
-        let sandbox = if self.version == CodeToolVersion::Dated20250522 {
-            format!("in an isolated sandbox ({}) on the server", facts.runtime)
+        // What the shell's description tells is not told twice.
+        let (sandbox, installed) = if self.version == CodeToolVersion::Dated20250522 {
+            (format!("in an isolated sandbox ({}) on the server", facts.runtime), facts.installed())
         } else {
-            format!("in the sandbox that {BASH} works in, with the same files")
+            (format!("in the sandbox that {BASH} works in, with the same files"), String::new())
         };
         let limit = if self.version == CodeToolVersion::Dated20260120 {
             String::new()
@@ -54,7 +55,7 @@ impl ToolProfile {
             "Runs Python code {sandbox}, and returns what it prints to stdout and stderr, the value of a last expression, and the \
              traceback of an exception. The interpreter goes on between calls: variables, imports and the current folder, at first \
              {}, stay. `await` works at the top level. Standard input is empty.{limit} Each output stream is cut after {} bytes. \
-             {network} {files}{}",
+             {network}{installed} {files}{}",
             facts.working_directory,
             facts.output_limit,
             self.functions_description(),

@@ -167,13 +167,38 @@ fn definitions_say_what_the_sandbox_is() {
     assert_eq!(editor["cache_control"], json!({ "type": "ephemeral" }), "it moves to the last");
     assert_eq!(definition["input_schema"]["properties"].as_object().unwrap().len(), 1);
     let description = definition["description"].as_str().unwrap();
-    for fact in ["Debian 12", "/home/agent/workspace", "300 seconds", "1048576 bytes", "no network", "$OUTPUT_DIR"] {
+    for fact in [
+        "Debian 12",
+        "Installed: pandas 2.3.3, unzip.",
+        "/home/agent/workspace",
+        "300 seconds",
+        "1048576 bytes",
+        "no network",
+        "$OUTPUT_DIR",
+    ] {
         assert!(description.contains(fact), "{fact}: {description}");
     }
     let [v1, _] = self::profile(V1).definitions(&facts()).try_into().unwrap();
     assert!(v1["description"].as_str().unwrap().contains("/mnt/user-data/outputs/"));
     assert!(v1["input_schema"]["properties"]["timeout"]["description"].as_str().unwrap().contains("at most 480"));
     assert_eq!(v1["input_schema"]["properties"]["restart"]["type"], "boolean");
+}
+
+#[test]
+fn what_is_installed_is_told_once_and_nothing_where_nothing_is_known() {
+    for (kind, told) in [(DATED, 1), ("code_execution_20250522", 1), ("code_execution_20260120", 1), (V1, 1)] {
+        for (libraries, absent, sentence, times) in [
+            (vec!["bc".to_owned()], vec![], "Installed: bc.", told),
+            (vec![], vec!["pandas".to_owned(), "numpy".to_owned()], "Not installed: pandas, numpy.", told),
+            (vec![], vec![], "nstalled:", 0),
+        ] {
+            let facts = SandboxFacts { libraries, absent, ..facts() };
+            let definitions = profile(kind).definitions(&facts);
+            let count =
+                definitions.iter().filter(|one| one["description"].as_str().unwrap().contains(sentence)).count();
+            assert_eq!(count, times, "{kind}: {sentence}");
+        }
+    }
 }
 
 #[test]

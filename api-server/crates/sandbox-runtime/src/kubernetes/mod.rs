@@ -10,8 +10,8 @@ mod exec;
 mod view;
 
 use crate::{
-    AcquireError, Acquired, ByteStream, ContainerName, ContainerSpec, Half, InstanceId, Loss, OpenError, OwnerTag,
-    Runtime, Slow, Start,
+    AcquireError, Acquired, ByteStream, ContainerName, ContainerSpec, Half, Installed, InstanceId, Loss, OpenError,
+    OwnerTag, Runtime, Slow, Start,
 };
 use acquire::Failure;
 use client::{CallError, call};
@@ -43,6 +43,8 @@ const REMEMBERED: usize = 256;
 /// How long the kubelet may take to say how a container ended, and how often it is asked.
 const DEATH: Duration = Duration::from_secs(8);
 const ASK_AGAIN: Duration = Duration::from_millis(500);
+/// How old what is told of the template may be. Prompts stay the same as long as it does.
+const TEMPLATE_AGE: Duration = Duration::from_secs(30);
 /// A pod of this name is not there: asking to exec in it shows whether we may, and does nothing.
 const NO_POD: &str = "codeexec-readiness";
 
@@ -74,6 +76,8 @@ pub struct KubernetesRuntime {
     used: Mutex<HashMap<ContainerName, Used>>,
     /// The `main` container at the time when a stream to it was opened, to tell its end from that of another start of it.
     mains: Mutex<HashMap<InstanceId, Main>>,
+    /// What the template said of its image, and when it was asked last.
+    installed: AsyncMutex<Option<(Instant, Installed)>>,
 }
 
 /// A use of ours.
@@ -114,7 +118,15 @@ impl KubernetesRuntime {
         let sandboxes = Api::namespaced(client.clone(), &config.namespace);
         let pods = Api::namespaced(client.clone(), &config.namespace);
         let (locks, used, mains) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Ok(Self { config, client, sandboxes, pods, locks, used, mains })
+        Ok(Self { config, client, sandboxes, pods, locks, used, mains, installed: AsyncMutex::default() })
+    }
+
+    fn template(&self) -> &str {
+        self.config.template.as_deref().unwrap_or(fallback::TEMPLATE)
+    }
+
+    fn templates(&self) -> Api<SandboxTemplate> {
+        Api::namespaced(self.client.clone(), &self.config.namespace)
     }
 
     fn lock_of(&self, name: &ContainerName) -> Arc<AsyncMutex<Option<Failure>>> {
@@ -281,10 +293,7 @@ impl Runtime for KubernetesRuntime {
     }
 
     async fn problems(&self) -> Vec<String> {
-        let KubernetesConfig { namespace, template } = &self.config;
-        let template = template.as_deref().unwrap_or(fallback::TEMPLATE);
-        let (one, templates) =
-            (ListParams::default().limit(1), Api::<SandboxTemplate>::namespaced(self.client.clone(), namespace));
+        let (one, templates, template) = (ListParams::default().limit(1), self.templates(), self.template());
         let (listed, found, may_get, may_create) = tokio::join!(
             call(self.sandboxes.list(&one)),
             call(templates.get(template)),
@@ -307,6 +316,21 @@ impl Runtime for KubernetesRuntime {
             Err(error) => problems.push(format!("cannot read SandboxTemplate {template}: {error:?}")),
         }
         problems
+    }
+
+    /// What was known before, where the template cannot be read: requests wait for nothing that they can do without.
+    async fn installed(&self) -> Installed {
+        let mut seen = self.installed.lock().await;
+        match &*seen {
+            Some((at, installed)) if at.elapsed() < TEMPLATE_AGE => return installed.clone(),
+            Some(_) | None => {}
+        }
+        let installed = match call(self.templates().get(self.template())).await {
+            Ok(template) => Installed { libraries: template.spec.libraries, absent: Vec::new() },
+            Err(_) => seen.take().map(|(_, before)| before).unwrap_or_default(),
+        };
+        *seen = Some((Instant::now(), installed.clone()));
+        installed
     }
 
     /// Sandboxes outlive this process: other servers use them, and the operator suspends what is idle.

@@ -1,14 +1,12 @@
-//! The arguments of bubblewrap: what a local sandbox sees. Pure, but for [`Host::look`].
+//! The arguments of bubblewrap: what a local sandbox sees. Pure.
 
-use super::LocalLimits;
+use super::{
+    LocalLimits,
+    host::{Host, Source},
+};
 use crate::Half;
 use sandboxd_protocol::layout;
-use std::{
-    ffi::{OsStr, OsString},
-    fs, io,
-    os::unix::fs::PermissionsExt,
-    path::{Path, PathBuf},
-};
+use std::{ffi::OsString, fs, io, path::Path};
 
 /// What every sandbox gets, whatever it runs. `--as-pid-1` makes `sandboxd` the reaper; the namespace dies with it.
 const ISOLATION: [&str; 16] = [
@@ -30,12 +28,8 @@ const ISOLATION: [&str; 16] = [
     "--seccomp",
 ];
 
-/// Folders of the host's root that programs expect beside `/usr`.
-const ROOT_FOLDERS: [&str; 6] = ["bin", "lib", "lib32", "lib64", "libx32", "sbin"];
-/// Files of `/etc` that are the host's: needed to find libraries and programs, and to show local time. All may be absent.
-const HOST_ETC: [&str; 3] = ["alternatives", "ld.so.cache", "localtime"];
 /// Files of `/etc` that we write: user names, and a resolver that asks nobody.
-const OUR_ETC: [(&str, &str); 5] = [
+pub(super) const OUR_ETC: [(&str, &str); 5] = [
     ("group", "root:x:0:\nagent:x:1000:\nnogroup:x:65534:\n"),
     ("hosts", "127.0.0.1 localhost sandbox\n::1 localhost sandbox\n"),
     ("nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n"),
@@ -46,55 +40,6 @@ const OUR_ETC: [(&str, &str); 5] = [
     ),
     ("resolv.conf", ""),
 ];
-
-/// How this machine lays out its programs.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Host {
-    /// Name in the root, and where its link leads; `None`: a folder of its own.
-    root: Vec<(&'static str, Option<PathBuf>)>,
-    /// Folders of `/proc` that are not a process's.
-    proc_folders: Vec<PathBuf>,
-    /// Files of `/proc` that somebody may write, or not everybody may read.
-    proc_files: Vec<PathBuf>,
-}
-
-impl Host {
-    pub(super) fn look() -> io::Result<Self> {
-        let mut root = Vec::new();
-        for name in ROOT_FOLDERS {
-            let path = Path::new("/").join(name);
-            match fs::symlink_metadata(&path) {
-                Ok(found) if found.is_symlink() => root.push((name, Some(fs::read_link(&path)?))),
-                Ok(found) if found.is_dir() => root.push((name, None)),
-                Ok(_) => {}
-                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-                Err(e) => return Err(e),
-            }
-        }
-        let mut host = Self { root, ..Self::default() };
-        for entry in fs::read_dir("/proc")? {
-            let entry = entry?;
-            let is_process = entry.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit);
-            match entry.metadata() {
-                Ok(found) if found.is_dir() && !is_process => host.proc_folders.push(entry.path()),
-                Ok(found) if found.is_file() && is_delicate(&entry.file_name(), found.permissions().mode()) => {
-                    host.proc_files.push(entry.path());
-                }
-                // A process may end while it is looked at; links lead to the reader's own.
-                Ok(_) | Err(_) => {}
-            }
-        }
-        host.proc_folders.sort_unstable();
-        host.proc_files.sort_unstable();
-        Ok(host)
-    }
-}
-
-/// Whether a file of `/proc` must not be seen: by its mode, or since it shows keys and addresses of the whole machine.
-fn is_delicate(name: &OsStr, mode: u32) -> bool {
-    let is_named = ["kallsyms", "kcore", "key-users", "keys", "timer_list"].iter().any(|named| name == *named);
-    mode & 0o222 != 0 || mode & 0o004 == 0 || is_named
-}
 
 /// Writes our part of `/etc` into a folder of ours.
 pub(super) fn write_etc(folder: &Path) -> io::Result<()> {
@@ -170,20 +115,14 @@ pub(super) fn arguments(
 }
 
 fn add_system(arguments: &mut Arguments, host: &Host, etc: &Path) {
-    arguments.mount("--ro-bind", "/usr", "/usr");
-    for (name, link) in &host.root {
-        let path = Path::new("/").join(name);
-        match link {
-            Some(target) => arguments.mount("--symlink", target, &path),
-            None => arguments.mount("--ro-bind", &path, &path),
+    for (path, source) in &host.system {
+        match source {
+            Source::Link(target) => arguments.mount("--symlink", target, path),
+            Source::Path(source) => arguments.mount("--ro-bind", source, path),
         };
     }
     for (name, _) in OUR_ETC {
         arguments.mount("--ro-bind", etc.join(name), Path::new("/etc").join(name));
-    }
-    for name in HOST_ETC {
-        let path = Path::new("/etc").join(name);
-        arguments.mount("--ro-bind-try", &path, &path);
     }
 }
 
@@ -204,8 +143,14 @@ mod tests {
     const LIMITS: LocalLimits = LocalLimits { home: 1000, shm: 2000 };
 
     fn words(half: Half) -> Vec<String> {
+        let own = |path: &str| (path.into(), Source::Path(path.into()));
         let host = Host {
-            root: vec![("bin", Some("usr/bin".into())), ("lib", None)],
+            system: vec![
+                own("/usr"),
+                ("/bin".into(), Source::Link("usr/bin".into())),
+                own("/lib"),
+                own("/etc/localtime"),
+            ],
             proc_folders: vec!["/proc/sys".into()],
             proc_files: vec!["/proc/keys".into()],
         };
@@ -217,7 +162,7 @@ mod tests {
 
     /// (how, from, to) of every mount.
     fn mounts(words: &[String]) -> Vec<(&str, &str, &str)> {
-        let how = ["--bind", "--ro-bind", "--ro-bind-try", "--symlink"];
+        let how = ["--bind", "--ro-bind", "--symlink"];
         words
             .windows(3)
             .filter(|three| how.contains(&three[0].as_str()))
@@ -265,23 +210,14 @@ mod tests {
     }
 
     #[test]
-    fn host_paths_are_only_the_system_and_three_files_of_etc_and_what_covers_proc() {
+    fn host_paths_are_only_the_system_and_what_covers_proc() {
         let words = words(Half::Main);
         let host: HashSet<_> = mounts(&words)
             .into_iter()
             .map(|(_, from, _)| from)
             .filter(|from| !from.starts_with("/d/") && *from != "/opt/x/sandboxd")
             .collect();
-        let expected = HashSet::from([
-            "/usr",
-            "usr/bin",
-            "/lib",
-            "/etc/alternatives",
-            "/etc/ld.so.cache",
-            "/etc/localtime",
-            "/proc/sys",
-            "/dev/null",
-        ]);
+        let expected = HashSet::from(["/usr", "usr/bin", "/lib", "/etc/localtime", "/proc/sys", "/dev/null"]);
         assert_eq!(host, expected);
     }
 
@@ -301,8 +237,6 @@ mod tests {
             assert!(has(&words, &["--ro-bind", "/proc/sys", "/proc/sys"]));
             assert!(has(&words, &["--ro-bind", "/dev/null", "/proc/keys"]));
         }
-        assert!(is_delicate("sysrq-trigger".as_ref(), 0o200) && is_delicate("kmsg".as_ref(), 0o400));
-        assert!(is_delicate("keys".as_ref(), 0o444) && !is_delicate("cpuinfo".as_ref(), 0o444));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Whether sandboxes work on this machine, and what they do not limit here.
 
 use super::{Inner, LocalError};
-use crate::Half;
+use crate::{Half, Installed};
 use sandboxd_protocol::layout;
 use std::{
     ffi::OsStr,
@@ -15,6 +15,9 @@ use tokio::time::{Duration, timeout};
 const TRIAL: Duration = Duration::from_secs(20);
 /// How the trial run ends where all is well, and there is no Python.
 const NO_PYTHON: i32 = 3;
+/// What models expect, and the program that tells what of it there is: the same that tells it of an image.
+const CONTENTS: &str = include_str!("../../../../../images/sandbox/contents.txt");
+const INVENTORY: &str = include_str!("../../../../../images/sandbox/inventory.py");
 
 /// The program of this path, or of this name on `$PATH`.
 pub(super) fn find_program(program: &Path, path: Option<&OsStr>) -> Option<PathBuf> {
@@ -25,16 +28,20 @@ pub(super) fn find_program(program: &Path, path: Option<&OsStr>) -> Option<PathB
     found.canonicalize().ok()
 }
 
-/// Runs a command exactly as a sandbox is run; whether there is Python in it.
-pub(super) async fn try_out(inner: &Inner) -> Result<bool, LocalError> {
+/// Runs a command exactly as a sandbox is run; what is installed there, and nothing where there is no Python.
+pub(super) async fn try_out(inner: &Inner) -> Result<Option<Installed>, LocalError> {
     let folder = inner.config.data_dir.join("check");
     for part in layout::claim_folders() {
         fs::create_dir_all(folder.join(part))?;
     }
     let path = layout::environment().into_iter().find(|(name, _)| *name == "PATH");
     let path = path.map(|(name, value)| format!("{name}={value}")).unwrap_or_default();
-    let look = format!("command -v python3 >&2 || command -v python >&2 || exit {NO_PYTHON}");
-    let arguments = inner.arguments(Half::Main, folder.clone(), &["/usr/bin/env", &path, "sh", "-c", &look]);
+    // Only what a process says on stderr is read.
+    let look = format!(
+        "python=$(command -v python3 || command -v python) || exit {NO_PYTHON}; \"$python\" -I -c \"$0\" \"$1\" >&2 2>/dev/null || :"
+    );
+    let command = ["/usr/bin/env", &path, "sh", "-c", &look, INVENTORY, CONTENTS];
+    let arguments = inner.arguments(Half::Main, folder.clone(), &command);
     let child = inner
         .spawner
         .spawn(arguments, Stdio::null())
@@ -45,8 +52,9 @@ pub(super) async fn try_out(inner: &Inner) -> Result<bool, LocalError> {
         .map_err(|_| LocalError::NoIsolation("a trial sandbox did not end in time".to_owned()))??;
     fs::remove_dir_all(&folder)?;
     match output.status.code() {
-        Some(0) => return Ok(true),
-        Some(NO_PYTHON) => return Ok(false),
+        // What cannot be told is not told.
+        Some(0) => return Ok(Some(serde_json::from_slice(&output.stderr).unwrap_or_default())),
+        Some(NO_PYTHON) => return Ok(None),
         Some(_) | None => {}
     }
     let said = String::from_utf8_lossy(&output.stderr);
@@ -88,14 +96,20 @@ fn explain(said: &str, host: Switches) -> String {
     )
 }
 
-/// What a local sandbox may use up.
-pub(super) fn limitations(is_root: bool) -> Vec<String> {
+/// What a local sandbox may use up, and what it lacks.
+pub(super) fn limitations(is_root: bool, absent: &[String]) -> Vec<String> {
     let mut all = vec![
         "local sandboxes: memory, CPU time and the number of processes are not limited".to_owned(),
         "local sandboxes: disk space is that of the data folder's file system, without a limit for each".to_owned(),
     ];
     if is_root {
         all.push("local sandboxes: the server runs as root; run it as an ordinary user".to_owned());
+    }
+    if !absent.is_empty() {
+        all.push(format!(
+            "local sandboxes lack what models expect: {}; `make sandbox-rootfs` unpacks an image that has it",
+            absent.join(", ")
+        ));
     }
     all
 }

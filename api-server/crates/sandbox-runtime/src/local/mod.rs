@@ -9,15 +9,17 @@
 mod bwrap;
 mod check;
 mod claims;
+mod host;
 mod process;
 mod seccomp;
 
 use crate::{
-    AcquireError, Acquired, ByteStream, ContainerName, ContainerSpec, Half, InstanceId, OpenError, Runtime, Slow,
-    Start, UnavailableReason,
+    AcquireError, Acquired, ByteStream, ContainerName, ContainerSpec, Half, Installed, InstanceId, OpenError, Runtime,
+    Slow, Start, UnavailableReason,
 };
-use bwrap::{Host, Paths};
+use bwrap::Paths;
 use claims::{Claims, Record};
+use host::Host;
 use jiff::Timestamp;
 use process::{Process, Spawner};
 use rustix::fs::{FlockOperation, flock};
@@ -64,6 +66,8 @@ pub struct LocalConfig {
     pub sandboxd: PathBuf,
     /// The program `bwrap`: a path, or a name to be found on `$PATH`.
     pub bwrap: PathBuf,
+    /// Root file system of an image that was unpacked; `None`: sandboxes have this machine's own programs.
+    pub image: Option<PathBuf>,
     /// Unused for this long a sandbox is stopped; zero: never.
     pub idle_timeout: Duration,
     /// Bounds of every sandbox.
@@ -79,6 +83,11 @@ pub enum LocalError {
     /// There is no `sandboxd`.
     #[error("the sandboxd binary {0:?} was not found: build it with `sandboxd/build`, or name it")]
     NoSandboxd(PathBuf),
+    /// There is no image.
+    #[error(
+        "the image's root file system {0:?} has no folder `usr`: unpack one with `make sandbox-rootfs`, or name none"
+    )]
+    NoImage(PathBuf),
     /// A sandbox does not start here.
     #[error("{0}")]
     NoIsolation(String),
@@ -115,6 +124,7 @@ struct Inner {
     starts: AtomicU64,
     is_stopping: AtomicBool,
     has_python: bool,
+    installed: Installed,
     /// Held as long as the folder is ours.
     _lock: File,
 }
@@ -155,6 +165,11 @@ impl LocalRuntime {
         let bwrap = check::find_program(&config.bwrap, std::env::var_os("PATH").as_deref())
             .ok_or_else(|| LocalError::NoBubblewrap(config.bwrap.clone()))?;
         let sandboxd = config.sandboxd.canonicalize().map_err(|_| LocalError::NoSandboxd(config.sandboxd.clone()))?;
+        let image = match &config.image {
+            Some(path) if path.join("usr").is_dir() => Some(path.canonicalize()?),
+            Some(path) => return Err(LocalError::NoImage(path.clone())),
+            None => None,
+        };
         let folder_error = |source| LocalError::Folder { path: config.data_dir.clone(), source };
         std::fs::create_dir_all(&config.data_dir).map_err(folder_error)?;
         let data_dir = config.data_dir.canonicalize().map_err(folder_error)?;
@@ -166,7 +181,7 @@ impl LocalRuntime {
         let opened = data_dir.clone();
         let claims = blocking(move || Claims::open(&opened)).await.map_err(folder_error)?;
         let mut inner = Inner {
-            host: Host::look()?,
+            host: Host::look(image.as_deref())?,
             etc,
             claims: Arc::new(claims),
             spawner: Spawner::start(bwrap, seccomp::program()?)?,
@@ -175,10 +190,12 @@ impl LocalRuntime {
             starts: AtomicU64::new(0),
             is_stopping: AtomicBool::new(false),
             has_python: false,
+            installed: Installed::default(),
             _lock: lock_file,
-            config: LocalConfig { data_dir, sandboxd, ..config },
+            config: LocalConfig { data_dir, sandboxd, image, ..config },
         };
-        inner.has_python = check::try_out(&inner).await?;
+        let installed = check::try_out(&inner).await?;
+        (inner.has_python, inner.installed) = (installed.is_some(), installed.unwrap_or_default());
         let inner = Arc::new(inner);
         tokio::spawn(keep_house(Arc::downgrade(&inner), inner.config.idle_timeout));
         Ok(Self(inner))
@@ -421,12 +438,17 @@ impl Runtime for LocalRuntime {
     }
 
     async fn problems(&self) -> Vec<String> {
-        let LocalConfig { data_dir, sandboxd, .. } = &self.0.config;
-        [(data_dir, "the data folder"), (sandboxd, "the sandboxd binary")]
+        let LocalConfig { data_dir, sandboxd, image, .. } = &self.0.config;
+        [(Some(data_dir), "the data folder"), (Some(sandboxd), "the sandboxd binary"), (image.as_ref(), "the image")]
             .into_iter()
+            .filter_map(|(path, what)| Some((path?, what)))
             .filter(|(path, _)| !path.exists())
             .map(|(path, what)| format!("{what} {} is gone", path.display()))
             .collect()
+    }
+
+    async fn installed(&self) -> Installed {
+        self.0.installed.clone()
     }
 
     fn has_python(&self) -> bool {
@@ -434,7 +456,7 @@ impl Runtime for LocalRuntime {
     }
 
     fn limitations(&self) -> Vec<String> {
-        check::limitations(rustix::process::geteuid().is_root())
+        check::limitations(rustix::process::geteuid().is_root(), &self.0.installed.absent)
     }
 
     async fn shut_down(&self) {

@@ -32,6 +32,12 @@ async fn a_cell_calls_the_clients_tools_and_remembers() {
     let host = Host::start().await;
     let sandbox = host.sandbox("box").await;
     assert!(host.sandboxes.has_python(), "it says what it has");
+    let installed = host.sandboxes.installed().await;
+    assert!(installed.libraries[0].starts_with("Python 3."), "{installed:?}");
+    let expected =
+        include_str!("../../../../../images/sandbox/contents.txt").lines().filter(|line| !line.starts_with('#'));
+    let known = installed.libraries.len() - 1 + installed.absent.len();
+    assert_eq!(known, expected.count(), "each is there or not: {installed:?}");
     let code = "import asyncio\nprint('asking')\nrows = await asyncio.gather(*[get_stock({'place': p}) for p in ('east', 'west')])\nlast = await get_stock(place='north')\nrows + [last]";
     let CellStep::Calls(calls) = sandbox.cell("c1", &cell(code)).await.unwrap() else { panic!("it did not call") };
     let places: Vec<_> = calls.iter().map(|call| (call.call_id, call.input["place"].as_str().unwrap())).collect();

@@ -26,7 +26,8 @@ pub fn sandboxd() -> PathBuf {
 
 pub fn config(data_dir: &Path, idle_timeout: Duration) -> LocalConfig {
     let limits = LocalLimits { home: 8 << 20, shm: 1 << 20 };
-    LocalConfig { data_dir: data_dir.to_owned(), sandboxd: sandboxd(), bwrap: "bwrap".into(), idle_timeout, limits }
+    let (sandboxd, bwrap) = (sandboxd(), "bwrap".into());
+    LocalConfig { data_dir: data_dir.to_owned(), sandboxd, bwrap, image: None, idle_timeout, limits }
 }
 
 pub struct Host {
