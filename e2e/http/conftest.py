@@ -130,8 +130,19 @@ def key_line(key, workspace, user):
     return json.dumps({"sha256": hashlib.sha256(key.encode()).hexdigest(), "workspace": workspace, "user": user}) + "\n"
 
 
+def real_store(folder):
+    """The settings of a server whose files are in the object store of `e2e/with-object-store`, when the tests run beside it. A folder's
+    servers have their own part of it."""
+    if "CODEEXEC_TEST_S3" not in os.environ:
+        return []
+    place = ["--s3-endpoint", os.environ["CODEEXEC_TEST_S3"], "--s3-bucket", os.environ["CODEEXEC_TEST_S3_BUCKET"]]
+    return ["--store", "s3", "--s3-path-style", *place, "--s3-prefix", "http" + str(folder)]
+
+
 def start_server(folder, *flags, env=None, keys=None, before=()):
     """Starts a server on a free port, by what stands `before` its command, and waits until it says where it listens."""
+    if "--store" not in flags:
+        flags = [*real_store(folder), *flags]
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "server.log"
     keys = keys or [f"key-{uuid.uuid4().hex}" for _ in range(3)]

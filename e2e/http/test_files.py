@@ -336,7 +336,7 @@ def test_a_full_disk_is_told_and_leaves_nothing_half_stored(tmp_path):
     stored = tmp_path / "data/files"
     stored.mkdir(parents=True)
     small_disk = ["bwrap", "--dev-bind", "/", "/", "--size", str(3 << 20), "--tmpfs", stored, "--die-with-parent", "--"]
-    server = start_server(tmp_path, before=small_disk)
+    server = start_server(tmp_path, "--store", "folder", before=small_disk)
     try:
         client = server.sdk()
         made = client.files.upload(file=("a.bin", bytes(1 << 20)))

@@ -1,7 +1,7 @@
 //! Where stored files are kept.
 
 use clap::{Args, ValueEnum};
-use file_store::{Encryption, FileStore, FolderStore, S3Config, S3Store, StoreError};
+use file_store::{Encryption, FileStore, FolderStore, Patience, S3Config, S3Store, StoreError};
 use std::{path::Path, sync::Arc};
 
 /// The file store and its limits. Credentials of a bucket come from the environment, as every AWS tool reads them: variables, a role
@@ -84,6 +84,7 @@ impl StoreSettings {
                 EncryptionKind::Kms => Encryption::Kms(self.s3_kms_key.clone()),
             }),
             credentials: None,
+            patience: Patience::default(),
         }
     }
 }

@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 pub use folder::FolderStore;
 pub use id::{FileId, MalformedId};
 pub use name::{FileName, NameError};
-pub use s3::{Encryption, S3Config, S3Store, StaticCredentials};
+pub use s3::{Encryption, Patience, S3Config, S3Store, StaticCredentials};
 pub use total::Limited;
 pub use workspace::Workspace;
 

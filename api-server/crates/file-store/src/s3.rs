@@ -44,11 +44,6 @@ const MOST_INDEX_BYTES: u64 = 64 * 1024;
 const MOST_LISTED: i32 = 1000;
 /// What is signed for where nobody says a region.
 const USUAL_REGION: &str = "us-east-1";
-const CONNECT: Duration = Duration::from_secs(5);
-/// Time for one attempt, body sent, and for the wait for the next byte of an answer.
-const ATTEMPT: Duration = Duration::from_mins(1);
-const SILENCE: Duration = Duration::from_secs(30);
-
 /// Where the bucket is, and how to come in.
 #[derive(Clone, Debug, Default)]
 pub struct S3Config {
@@ -66,6 +61,25 @@ pub struct S3Config {
     pub encryption: Option<Encryption>,
     /// `None`: those of the environment: its variables, a role of the service account, a profile, or the machine's role.
     pub credentials: Option<StaticCredentials>,
+    /// How long it may take.
+    pub patience: Patience,
+}
+
+/// How long a store may take; a request that takes longer is sent again, twice at most.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// For a connection.
+    pub connect: Duration,
+    /// For one attempt at a request, its body sent.
+    pub attempt: Duration,
+    /// For the next byte of an answer.
+    pub silence: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { connect: Duration::from_secs(5), attempt: Duration::from_mins(1), silence: Duration::from_secs(30) }
+    }
 }
 
 /// How the store encrypts what it is given.
@@ -109,7 +123,7 @@ struct Inner {
 impl S3Store {
     /// The store in this bucket. Nothing is sent yet; [`FileStore::check`] tells whether it can be used.
     pub async fn new(config: S3Config) -> Self {
-        let S3Config { bucket, prefix, region, endpoint, path_style, encryption, credentials } = config;
+        let S3Config { bucket, prefix, region, endpoint, path_style, encryption, credentials, patience } = config;
         let http: SharedHttpClient =
             aws_smithy_http_client::Builder::new().tls_provider(tls::Provider::Rustls(CryptoMode::Ring)).build_https();
         let mut environment = aws_config::defaults(BehaviorVersion::latest()).http_client(http);
@@ -125,9 +139,9 @@ impl S3Store {
             environment = environment.credentials_provider(fixed);
         }
         let timeouts = TimeoutConfig::builder()
-            .connect_timeout(CONNECT)
-            .read_timeout(SILENCE)
-            .operation_attempt_timeout(ATTEMPT)
+            .connect_timeout(patience.connect)
+            .read_timeout(patience.silence)
+            .operation_attempt_timeout(patience.attempt)
             .build();
         let environment = environment.load().await;
         let mut s3 = aws_sdk_s3::config::Builder::from(&environment)

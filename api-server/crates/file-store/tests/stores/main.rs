@@ -1,8 +1,10 @@
-//! What every store does, over a folder and over S3.
+//! What every store does: a folder, a bucket in this process, and one of a real server (`e2e/with-object-store`).
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod bucket;
 mod folder;
+mod many;
+mod real;
 mod s3;
 mod server;
 
@@ -22,7 +24,7 @@ const NOW: i64 = 1_796_000_000;
 const LIMIT: u64 = 1 << 30;
 
 /// One test over each store.
-macro_rules! of_both_stores {
+macro_rules! of_all_stores {
     ($($name:ident)*) => {
         mod in_folder {
             $(#[tokio::test] async fn $name() {
@@ -38,10 +40,16 @@ macro_rules! of_both_stores {
             })*
             use super::{Arc, Store};
         }
+        mod in_real_bucket {
+            $(#[tokio::test] #[ignore = "needs a real S3 server"] async fn $name() {
+                super::$name(Store::new(Arc::new(super::real::store(stringify!($name)).await))).await;
+            })*
+            use super::{Arc, Store};
+        }
     };
 }
 
-of_both_stores! {
+of_all_stores! {
     all_byte_values_come_back_with_their_hash
     an_empty_file_is_a_file
     metadata_comes_back_as_it_was_given
