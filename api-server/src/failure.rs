@@ -48,7 +48,10 @@ impl Failure {
                 let text = "The file store cannot be reached at the moment; try again.";
                 Self(ApiError::new(ErrorType::Overloaded, text))
             }
-            StoreError::Io { .. } => Self::internal("the file store", error),
+            StoreError::Io { source, .. } => {
+                tracing::error!(%error, error.source = %source, "the file store failed");
+                Self(ApiError::new(ErrorType::Api, "The file store failed; ask your operator."))
+            }
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The Messages and Files HTTP server: thin routes over the turn machine, the sandboxes and the file store.
 
+mod attached;
 mod auth;
 mod body;
 mod commands;

@@ -11,14 +11,18 @@ from xml.sax.saxutils import escape
 
 
 class Bucket(http.server.ThreadingHTTPServer):
-    """Objects by path. `requests` are (method, path, query, headers); `failure` answers every request while it is set; what is there seems
-    to be `age` old."""
+    """Objects by path. `requests` are (method, path, query, headers); `failure` answers every request while it is set, and each of `faults`
+    (a word of the query, a status) one request; while `speaks` is
+    not set, nothing is answered; what is there seems to be `age` old."""
 
     daemon_threads = True
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
         self.objects, self.uploads, self.requests, self.failure = {}, {}, [], None
+        self.faults = []
+        self.speaks = threading.Event()
+        self.speaks.set()
         self.age, self.numbers, self.lock = datetime.timedelta(), itertools.count(), threading.RLock()
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
         threading.Thread(target=self.serve_forever, daemon=True).start()
@@ -57,12 +61,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
         body = self.rfile.read(length)
         if len(body) < length:
             return  # The client is gone: nothing is stored of half a request.
+        bucket.speaks.wait()
         with bucket.lock:
             bucket.requests.append((self.command, path, query, dict(self.headers)))
             if path == "/" and b"AssumeRoleWithWebIdentity" in body:
                 self.give_role(urllib.parse.parse_qs(body.decode())["WebIdentityToken"][0])
             elif bucket.failure:
                 self.refuse(*bucket.failure)
+            elif fault := next((fault for fault in bucket.faults if fault[0] in query), None):
+                bucket.faults.remove(fault)
+                self.refuse(fault[1], {403: "AccessDenied", 503: "SlowDown"}[fault[1]])
             elif not path.startswith("/files"):
                 self.refuse(404, "NoSuchBucket")
             elif query.get("list-type") == "2":

@@ -6,7 +6,7 @@ import anthropic
 import pytest
 import requests
 import small_s3
-from conftest import start_server, stop_server
+from conftest import start_server, stop_server, wait_until
 
 pytestmark = pytest.mark.local
 
@@ -88,10 +88,42 @@ def test_a_store_in_trouble_is_named_by_readiness_and_answers_clearly(tmp_path, 
         with pytest.raises(anthropic.APIStatusError) as raised:
             server.sdk().files.upload(file=("a.csv", b"x", "text/csv"))
         assert raised.value.status_code == (529 if failure == (503, "SlowDown") else 500)
-        assert "127.0.0.1" not in raised.value.message and bucket.objects == {}
+        assert "file store" in raised.value.message and "127.0.0.1" not in raised.value.message and bucket.objects == {}
         bucket.failure = None
         if name == "files":
             server.sdk().files.upload(file=("a.csv", b"x", "text/csv"))
+    finally:
+        stop_server(server)
+
+
+def test_readiness_names_a_store_that_does_not_answer(tmp_path, bucket):
+    server = start(tmp_path, bucket)
+    try:
+        assert requests.get(server.url + "/readyz", timeout=60).status_code == 200
+        bucket.speaks.clear()
+        wait_until(lambda: requests.get(server.url + "/readyz", timeout=60).status_code == 503, 60)
+        problems = requests.get(server.inside + "/readyz", timeout=60).json()["problems"]
+        assert any("file store does not answer" in problem for problem in problems), problems
+        bucket.speaks.set()
+        wait_until(lambda: requests.get(server.url + "/readyz", timeout=60).status_code == 200, 60)
+    finally:
+        bucket.speaks.set()
+        stop_server(server)
+
+
+def test_a_part_that_fails_once_is_sent_again_and_one_that_fails_for_good_leaves_nothing(tmp_path, bucket):
+    server = start(tmp_path, bucket)
+    try:
+        content = bytes(range(256)) * 50_000
+        failing = lambda status, times: bucket.faults.extend([("partNumber", status)] * times)
+        failing(503, 2)
+        made = server.sdk().files.upload(file=("a.bin", content))
+        assert made.size_bytes == len(content) and not bucket.faults
+        failing(403, 1)
+        with pytest.raises(anthropic.InternalServerError):
+            server.sdk().files.upload(file=("b.bin", content))
+        wait_until(lambda: not bucket.uploads, 60)
+        assert [meta.id for meta in server.sdk().files.list()] == [made.id] and len(bucket.objects) == 2
     finally:
         stop_server(server)
 

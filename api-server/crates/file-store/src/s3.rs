@@ -33,7 +33,7 @@ use crate::{
     body::exactly,
 };
 
-/// Uploads at a time; each holds two parts in memory. More wait. It is more than the server takes from clients, so that slow ones
+/// Uploads at a time; each holds a part in memory. More wait. It is more than the server takes from clients, so that slow ones
 /// never keep what commands leave behind waiting.
 const UPLOADS_AT_ONCE: usize = 48;
 /// Index objects read at a time, for a list of names that do not say all.
