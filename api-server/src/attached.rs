@@ -9,7 +9,7 @@ use crate::{
     files,
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use file_store::{FileMeta, StoreError, Workspace};
+use file_store::{FileMeta, StoreError};
 use futures_util::TryStreamExt as _;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -50,7 +50,7 @@ pub fn paths(uploads: &[Upload]) -> BTreeMap<String, String> {
 
 /// Puts the files that blocks show into the request: models' servers know nothing of them.
 pub async fn show(app: &App, identity: &Identity, request: &mut MessagesRequest) -> Result<(), Failure> {
-    let workspace = Workspace::named(&identity.workspace);
+    let workspace = identity.files();
     let mut left = MOST_SHOWN;
     for FileSource { path, medium, source } in request.file_sources_mut() {
         let id = source["file_id"].as_str().unwrap_or_default().to_owned();

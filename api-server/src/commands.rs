@@ -12,7 +12,7 @@ use engine::{
     BashInput, CallInput, Captured, CodeAnswer, CodeAnswers, CodeCall, Exit, FailureKind, Input, ServerCall,
     ToolFailure, ToolOutcome,
 };
-use file_store::{FileId, FileMeta, FileName, NewFile, Origin, StoreError, Workspace};
+use file_store::{FileId, FileMeta, FileName, NewFile, Origin, StoreError, Whose, Workspace};
 use futures_util::StreamExt;
 use sandbox_runtime::{
     CallResult, CellStep, Edit, FileError, Limits, OutputFile, Resume, RunError, RunKind, RunOutcome, RunRequest,
@@ -280,7 +280,8 @@ impl Commands {
             tracing::warn!(%error, "an output file was not stored");
             match error {
                 StoreError::NoSpace => "the file store is full",
-                StoreError::OverTotal { .. } => "the workspace's files take all that they may",
+                StoreError::OverTotal { whose: Whose::Workspace, .. } => "the workspace's files take all that they may",
+                StoreError::OverTotal { whose: Whose::User, .. } => "the user's files take all that they may",
                 StoreError::TooLarge { .. } => "it is larger than 500 MB",
                 StoreError::NotFound
                 | StoreError::Expired

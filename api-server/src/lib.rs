@@ -109,7 +109,7 @@ impl Server {
             metrics: Metrics::new(&sandboxes),
             readiness: Readiness::default(),
             sandboxes,
-            files: Arc::new(Limited::new(store, config.files.workspace_storage)),
+            files: Arc::new(Limited::new(store, config.files.totals())),
             uploads: Uploads::default(),
             tags: Tags::default(),
             downloads: Downloads { uploaded: config.download_uploaded, generated: config.download_generated },

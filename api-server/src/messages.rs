@@ -19,7 +19,6 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use engine::{Fold, Function, History, ModelRequest, SandboxFacts, ToolProfile, TurnEnd, TurnPlan, TurnSettings};
-use file_store::Workspace;
 use futures_util::stream;
 use http::{StatusCode, header};
 use providers::Model;
@@ -156,7 +155,7 @@ async fn start(
     let commands = Commands {
         app: Arc::clone(app),
         containers,
-        workspace: Workspace::named(&identity.workspace),
+        workspace: identity.files(),
         tools,
         uploads,
         command_limit: facts.command_limit,
