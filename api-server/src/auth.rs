@@ -1,6 +1,7 @@
 //! Who calls: API keys, or anybody on loopback behind checks that no web page can pass.
 
 use crate::config::AuthKind;
+use file_store::Workspace;
 use http::{HeaderMap, header};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
@@ -23,6 +24,13 @@ pub struct Identity {
     pub user: String,
     /// First characters of the key's hash, for logs.
     pub key_id: String,
+}
+
+impl Identity {
+    /// Where the caller's stored files are, and on whose account new ones.
+    pub fn files(&self) -> Workspace {
+        Workspace::named(&self.workspace).used_by(&self.user)
+    }
 }
 
 /// SHA-256 of an API key.

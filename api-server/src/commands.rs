@@ -2,6 +2,7 @@
 
 use crate::{
     App,
+    attached::Upload,
     containers::Containers,
     entropy,
     files::MAX_FILE,
@@ -11,14 +12,18 @@ use engine::{
     BashInput, CallInput, Captured, CodeAnswer, CodeAnswers, CodeCall, Exit, FailureKind, Input, ServerCall,
     ToolFailure, ToolOutcome,
 };
-use file_store::{FileId, FileMeta, FileName, NewFile, Origin, StoreError, Workspace};
+use file_store::{FileId, FileMeta, FileName, NewFile, Origin, StoreError, Whose, Workspace};
 use futures_util::StreamExt;
 use sandbox_runtime::{
     CallResult, CellStep, Edit, FileError, Limits, OutputFile, Resume, RunError, RunKind, RunOutcome, RunRequest,
     Sandbox, Tool, ToolCall,
 };
 use sandboxd_protocol::layout::UPLOADS;
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 use tokio::sync::OnceCell;
 
 /// How long a sandbox may take to be ready.
@@ -40,7 +45,7 @@ pub struct Commands {
     /// The client's tools that cells may call.
     pub tools: Vec<Tool>,
     /// The client's files, for the input folder.
-    pub uploads: Vec<FileMeta>,
+    pub uploads: Vec<Upload>,
     /// Limit of a command that asks for none.
     pub command_limit: Duration,
     /// Limit of a cell.
@@ -157,21 +162,35 @@ impl Commands {
             tracing::warn!(%error, sandbox.name = spec.name.as_str(), "no sandbox");
             ToolFailure { kind: FailureKind::Unavailable, explanation: explain(&error).into_owned() }
         })?;
-        for file in &self.uploads {
+        let mut later = BTreeSet::new();
+        // Of files of one name the last one is there.
+        let mut lasting: Vec<_> =
+            self.uploads.iter().rev().filter(|file| later.insert(file.meta.filename.as_str())).collect();
+        lasting.reverse();
+        for file in lasting {
             self.put_in(&sandbox, file).await?;
         }
         Ok(sandbox)
     }
 
-    /// Puts a client's file into the input folder; doing it again changes nothing.
-    async fn put_in(&self, sandbox: &Sandbox, file: &FileMeta) -> Result<(), ToolFailure> {
+    /// Puts a client's file into the input folder, unless it is there: code cannot write there, and the time tells whose content it is.
+    async fn put_in(&self, sandbox: &Sandbox, upload: &Upload) -> Result<(), ToolFailure> {
+        let Upload { meta: file, is_answered } = upload;
+        let (path, made) = (upload_path(&file.filename), file.id.millis());
+        let there = sandbox.stat_file(&path).await;
+        if there.is_ok_and(|there| (there.size, there.modified_ms) == (file.size_bytes, made)) {
+            return Ok(());
+        }
         let failed = |explanation: &str, cause: &dyn std::fmt::Display| {
             tracing::warn!(file.id = %file.id, error = %cause, "a client's file was not put into the sandbox");
             ToolFailure { kind: FailureKind::Unavailable, explanation: explanation.to_owned() }
         };
-        let opened = self.app.files.open(&self.workspace, file.id, entropy::now()).await;
-        let opened = opened.map_err(|error| failed("An uploaded file cannot be read any more.", &error))?;
-        let written = sandbox.write_file(&upload_path(&file.filename), opened.body).await;
+        let opened = match self.app.files.open(&self.workspace, file.id, entropy::now()).await {
+            // It was there once, and what became of it since is the container's business.
+            Err(StoreError::NotFound | StoreError::Expired) if *is_answered => return Ok(()),
+            opened => opened.map_err(|error| failed("An uploaded file cannot be read any more.", &error))?,
+        };
+        let written = sandbox.write_file_of(&path, made, opened.body).await;
         written.map(drop).map_err(|error| match &error {
             FileError::NoSpace => failed("The sandbox's disk is full: an uploaded file does not fit.", &error),
             FileError::NoSandbox(cause) => failed(&explain(cause), &error),
@@ -261,7 +280,8 @@ impl Commands {
             tracing::warn!(%error, "an output file was not stored");
             match error {
                 StoreError::NoSpace => "the file store is full",
-                StoreError::OverTotal { .. } => "the workspace's files take all that they may",
+                StoreError::OverTotal { whose: Whose::Workspace, .. } => "the workspace's files take all that they may",
+                StoreError::OverTotal { whose: Whose::User, .. } => "the user's files take all that they may",
                 StoreError::TooLarge { .. } => "it is larger than 500 MB",
                 StoreError::NotFound
                 | StoreError::Expired

@@ -2,7 +2,7 @@
 
 use crate::{body, files::MAX_FILE};
 use axum::response::{IntoResponse, Response};
-use file_store::StoreError;
+use file_store::{StoreError, Whose};
 use http::{HeaderValue, StatusCode, header};
 use wire::{ApiError, ErrorType};
 
@@ -37,9 +37,12 @@ impl Failure {
                 ApiError::invalid("The file store is full; delete files or ask your operator for more space.")
                     .with_code("storage_quota_exceeded"),
             ),
-            StoreError::OverTotal { limit } => {
-                let text =
-                    format!("The files of your workspace may take {} together; delete some first.", bytes(*limit));
+            StoreError::OverTotal { whose, limit } => {
+                let whose = match whose {
+                    Whose::Workspace => "The files of your workspace",
+                    Whose::User => "Your files",
+                };
+                let text = format!("{whose} may take {} together; delete some first.", bytes(*limit));
                 Self(ApiError::invalid(text).with_code("storage_quota_exceeded"))
             }
             StoreError::Body(cause) => body::failure(body::io_kind(cause), MAX_FILE),
@@ -48,7 +51,10 @@ impl Failure {
                 let text = "The file store cannot be reached at the moment; try again.";
                 Self(ApiError::new(ErrorType::Overloaded, text))
             }
-            StoreError::Io { .. } => Self::internal("the file store", error),
+            StoreError::Io { source, .. } => {
+                tracing::error!(%error, error.source = %source, "the file store failed");
+                Self(ApiError::new(ErrorType::Api, "The file store failed; ask your operator."))
+            }
         }
     }
 }

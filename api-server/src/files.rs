@@ -53,7 +53,7 @@ pub async fn upload(
 ) -> Result<Json<FileMetadata>, Failure> {
     let _slot = app.uploads.begin(&identity.workspace)?;
     let mut parts = multipart(request).await?;
-    let workspace = Workspace::named(&identity.workspace);
+    let workspace = identity.files();
     let now = entropy::now();
     let id = FileId::new(entropy::now_millis(), entropy::random());
     let (mut upload, mut expires_at) = (None, None);
@@ -149,7 +149,7 @@ pub async fn list(
     Version(_): Version,
     Query(query): Query<Vec<(String, String)>>,
 ) -> Result<Json<FileList>, Failure> {
-    let workspace = Workspace::named(&identity.workspace);
+    let workspace = identity.files();
     let list = match listing::read(&query)? {
         Asked::Page(request) => {
             let page = app.files.list(&workspace, &request).await;
@@ -190,7 +190,7 @@ pub async fn delete(
     Version(_): Version,
     Id(id): Id,
 ) -> Result<Json<DeletedFile>, Failure> {
-    let deleted = app.files.delete(&Workspace::named(&identity.workspace), parse(&id)?).await;
+    let deleted = app.files.delete(&identity.files(), parse(&id)?).await;
     deleted.map_err(|error| Failure::of_store(&error, &id))?;
     tracing::info!(file.id = id, "file deleted");
     Ok(Json(DeletedFile { id, kind: DeletedFileType::FileDeleted }))
@@ -203,7 +203,7 @@ fn parse(id: &str) -> Result<FileId, ApiError> {
 
 /// The file that the client calls `id`.
 pub async fn stat(app: &App, identity: &Identity, id: &str) -> Result<FileMeta, Failure> {
-    let found = app.files.stat(&Workspace::named(&identity.workspace), parse(id)?).await;
+    let found = app.files.stat(&identity.files(), parse(id)?).await;
     found.map_err(|error| Failure::of_store(&error, id))
 }
 
@@ -227,7 +227,7 @@ pub async fn download(
         inline: content::wants_inline(&query),
     };
     let open = |range| async {
-        let body = app.files.read(&Workspace::named(&identity.workspace), &meta, range).await;
+        let body = app.files.read(&identity.files(), &meta, range).await;
         body.map_err(|error| Failure::of_store(&error, &id))
     };
     content::answer(&method, &headers, &content, open).await
@@ -303,6 +303,7 @@ mod tests {
             expires_at,
             downloadable,
             origin: Origin::Upload,
+            owner: None,
         };
         let code = |meta: FileMeta, second| {
             check_readable(&meta, Timestamp::from_second(second).unwrap()).err().and_then(|error| error.error_code)

@@ -6,7 +6,10 @@ use axum::{Json, extract::State, response::IntoResponse};
 use http::{HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
-use tokio::{sync::Mutex, time::Instant};
+use tokio::{
+    sync::Mutex,
+    time::{Instant, timeout},
+};
 
 /// The checks of one look end after this time.
 const CHECK_LIMIT: Duration = Duration::from_secs(5);
@@ -82,15 +85,22 @@ fn log(problems: &[String]) {
 }
 
 async fn look(app: &App) -> Vec<String> {
-    let checks = async {
-        let mut problems = app.sandboxes.problems().await;
-        if let Err(error) = app.files.check().await {
-            let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
-            let sentence: String = format!("the file store cannot be used: {error}{cause}").chars().take(300).collect();
-            problems.push(sentence);
-        }
-        problems
+    let late = |what: &str| format!("{what} within {} seconds", CHECK_LIMIT.as_secs());
+    let sandboxes = async {
+        let looked = timeout(CHECK_LIMIT, app.sandboxes.problems()).await;
+        looked.unwrap_or_else(|_| vec![late("the checks of the sandboxes did not end")])
     };
-    let late = || vec![format!("the checks did not end within {} seconds", CHECK_LIMIT.as_secs())];
-    tokio::time::timeout(CHECK_LIMIT, checks).await.unwrap_or_else(|_| late())
+    let files = async {
+        match timeout(CHECK_LIMIT, app.files.check()).await {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => {
+                let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
+                Some(format!("the file store cannot be used: {error}{cause}").chars().take(300).collect())
+            }
+            Err(_) => Some(late("the file store does not answer")),
+        }
+    };
+    let (mut problems, files) = tokio::join!(sandboxes, files);
+    problems.extend(files);
+    problems
 }

@@ -1,5 +1,6 @@
 //! The Messages and Files HTTP server: thin routes over the turn machine, the sandboxes and the file store.
 
+mod attached;
 mod auth;
 mod body;
 mod commands;
@@ -108,7 +109,7 @@ impl Server {
             metrics: Metrics::new(&sandboxes),
             readiness: Readiness::default(),
             sandboxes,
-            files: Arc::new(Limited::new(store, config.files.workspace_storage)),
+            files: Arc::new(Limited::new(store, config.files.totals())),
             uploads: Uploads::default(),
             tags: Tags::default(),
             downloads: Downloads { uploaded: config.download_uploaded, generated: config.download_generated },

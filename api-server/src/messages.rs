@@ -1,14 +1,14 @@
 //! `POST /v1/messages` on both surfaces.
 
 use crate::{
-    App,
+    App, attached,
     auth::Identity,
     body,
-    commands::{CELL_LIMIT, Commands, MAX_COMMAND, OUTPUT_LIMIT, upload_path},
+    commands::{CELL_LIMIT, Commands, MAX_COMMAND, OUTPUT_LIMIT},
     containers::Containers,
     entropy,
     failure::Failure,
-    files, models,
+    models,
     request::{Context, Version, new_seed},
     turns::{self, Asked, Running},
 };
@@ -19,19 +19,13 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use engine::{Fold, Function, History, ModelRequest, SandboxFacts, ToolProfile, TurnEnd, TurnPlan, TurnSettings};
-use file_store::{FileMeta, Workspace};
 use futures_util::stream;
 use http::{StatusCode, header};
 use providers::Model;
 use sandbox_runtime::Tool as SandboxTool;
 use sandboxd_protocol::layout;
 use serde_json::json;
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    convert::Infallible,
-    sync::Arc,
-    time::Duration,
-};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 use tokio::sync::OnceCell;
 use wire::{ApiError, ApiVersion, CodeToolVersion, ErrorType, MessagesRequest, Rules, StreamEvent, Surface, Tool};
 
@@ -52,7 +46,8 @@ pub async fn create(
 ) -> Result<Response, Failure> {
     let betas = models::betas(request.headers());
     let request = read(request, &context, version).await?;
-    let (request, model) = held_to_its_model(&app, request)?;
+    let (mut request, model) = held_to_its_model(&app, request)?;
+    attached::show(&app, &identity, &mut request).await?;
     let asked = Asked { model, betas };
     let running = start(&app, &context, &identity, &request, asked).await?;
     if request.stream { events(running, context).await } else { message(running, context.surface).await }
@@ -73,10 +68,15 @@ pub async fn count_tokens(
     let mut request = MessagesRequest::parse(&body, &rules)?;
     drop(body);
     request.max_tokens = 1;
-    let (request, model) = held_to_its_model(&app, request)?;
+    let (mut request, model) = held_to_its_model(&app, request)?;
+    attached::show(&app, &identity, &mut request).await?;
     let facts = facts(&app, &request).await;
     let profile = ToolProfile::of(&request, &facts);
-    let history = History::read(&request, profile.as_ref(), &paths(&find_uploads(&app, &identity, &request).await?))?;
+    let history = History::read(
+        &request,
+        profile.as_ref(),
+        &attached::paths(&attached::uploads(&app, &identity, &request).await?),
+    )?;
     let prompt = ModelRequest::build(&request, &history, profile.as_ref(), &facts);
     let input_tokens = model.count_tokens(&prompt, &betas).await?;
     Ok(Json(json!({ "input_tokens": input_tokens })).into_response())
@@ -103,9 +103,10 @@ pub async fn validate(
 
 async fn refusal(app: &App, identity: &Identity, request: MessagesRequest) -> Option<ApiError> {
     let check = async {
-        let (request, _) = held_to_its_model(app, request)?;
+        let (mut request, _) = held_to_its_model(app, request)?;
+        attached::show(app, identity, &mut request).await?;
         let facts = facts(app, &request).await;
-        let uploads = paths(&find_uploads(app, identity, &request).await?);
+        let uploads = attached::paths(&attached::uploads(app, identity, &request).await?);
         Ok::<_, Failure>(History::read(&request, ToolProfile::of(&request, &facts).as_ref(), &uploads)?)
     };
     check.await.err().map(|failure| failure.0)
@@ -133,8 +134,8 @@ async fn start(
 ) -> Result<Running, Failure> {
     let facts = facts(app, request).await;
     let profile = ToolProfile::of(request, &facts);
-    let uploads = find_uploads(app, identity, request).await?;
-    let history = History::read(request, profile.as_ref(), &paths(&uploads))?;
+    let uploads = attached::uploads(app, identity, request).await?;
+    let history = History::read(request, profile.as_ref(), &attached::paths(&uploads))?;
     let containers = Containers::of(context.surface, identity);
     // A cell that waits is in a container that is there, or lost.
     let makes_container = !history.deferred.is_empty() && !history.waits();
@@ -154,7 +155,7 @@ async fn start(
     let commands = Commands {
         app: Arc::clone(app),
         containers,
-        workspace: Workspace::named(&identity.workspace),
+        workspace: identity.files(),
         tools,
         uploads,
         command_limit: facts.command_limit,
@@ -162,22 +163,6 @@ async fn start(
         sandbox: OnceCell::new(),
     };
     Ok(turns::start(plan, asked, commands, idle_seconds, app.stop.clone()))
-}
-
-/// The files of the `container_upload` blocks, each once, the last of a name last.
-async fn find_uploads(app: &App, identity: &Identity, request: &MessagesRequest) -> Result<Vec<FileMeta>, Failure> {
-    let (mut seen, mut files) = (BTreeSet::new(), Vec::new());
-    for (_, id) in request.container_uploads() {
-        if seen.insert(id.clone()) {
-            files.push(files::stat(app, identity, &id).await?);
-        }
-    }
-    Ok(files)
-}
-
-/// Where code finds the files, by their ids.
-fn paths(uploads: &[FileMeta]) -> BTreeMap<String, String> {
-    uploads.iter().map(|file| (file.id.to_string(), upload_path(&file.filename))).collect()
 }
 
 fn command_timeout(app: &App, request: &MessagesRequest) -> Duration {

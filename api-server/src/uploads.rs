@@ -7,7 +7,7 @@ use std::{
 };
 use wire::{ApiError, ErrorType};
 
-/// Uploads at a time, of all and of one workspace, so that none shuts the others out. Each holds up to ten megabytes.
+/// Uploads at a time, of all and of one workspace, so that none shuts the others out. Each holds up to six megabytes.
 const AT_ONCE: usize = 40;
 const AT_ONCE_OF_ONE: usize = 16;
 

@@ -4,6 +4,7 @@ A deployed server is described by the environment: CODEEXEC_TEST_URLS (two addre
 CODEEXEC_TEST_KEYS (three keys: two users of one workspace, then a user of another).
 """
 
+import base64
 import dataclasses
 import hashlib
 import json
@@ -24,6 +25,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "shared"))
 from kube import kubectl, wait_until  # noqa: E402, F401  # tests take them from here
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+HTTP = ROOT / "e2e/http"
 BIN = ROOT / "target" / os.environ.get("PROFILE", "ci")
 SANDBOXD = ROOT / "target/sandboxd/x86_64-unknown-linux-gnu/sandboxd/sandboxd"
 CE25 = {"type": "code_execution_20250825", "name": "code_execution"}
@@ -128,8 +130,19 @@ def key_line(key, workspace, user):
     return json.dumps({"sha256": hashlib.sha256(key.encode()).hexdigest(), "workspace": workspace, "user": user}) + "\n"
 
 
+def real_store(folder):
+    """The settings of a server whose files are in the object store of `e2e/with-object-store`, when the tests run beside it. A folder's
+    servers have their own part of it."""
+    if "CODEEXEC_TEST_S3" not in os.environ:
+        return []
+    place = ["--s3-endpoint", os.environ["CODEEXEC_TEST_S3"], "--s3-bucket", os.environ["CODEEXEC_TEST_S3_BUCKET"]]
+    return ["--store", "s3", "--s3-path-style", *place, "--s3-prefix", "http" + str(folder)]
+
+
 def start_server(folder, *flags, env=None, keys=None, before=()):
     """Starts a server on a free port, by what stands `before` its command, and waits until it says where it listens."""
+    if "--store" not in flags:
+        flags = [*real_store(folder), *flags]
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "server.log"
     keys = keys or [f"key-{uuid.uuid4().hex}" for _ in range(3)]
@@ -155,6 +168,73 @@ def start_server(folder, *flags, env=None, keys=None, before=()):
 def stop_server(server):
     server.process.send_signal(signal.SIGTERM)
     assert server.process.wait(timeout=20) == 0, server.log.read_text()
+
+
+class Sdk:
+    """An official SDK in a process of its own: `call("files.delete", "file_x")` makes that call of its client. Arguments by name are
+    those of Python's SDK; for TypeScript they become the last argument, an object. Bytes go in as `Sdk.file(...)`.
+
+    Answers are JSON: an object as the SDK has it, a list with all pages walked, a stream as its last message, a download as bytes."""
+
+    def __init__(self, server, command, cwd=None):
+        self.server = server
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self.process = subprocess.Popen(command, cwd=cwd, text=True, **pipes)
+
+    @staticmethod
+    def file(name, content, kind):
+        return {"$file": [name, base64.b64encode(content).decode(), kind]}
+
+    def call(self, path, *arguments, key=0, **named):
+        place = {"url": self.server.url, "key": self.server.keys[key]}
+        self.process.stdin.write(json.dumps(place | {"path": path, "arguments": arguments, "named": named}) + "\n")
+        self.process.stdin.flush()
+        answer = json.loads(self.process.stdout.readline())
+        if error := answer.get("error"):
+            raise SdkError(**error)
+        return base64.b64decode(answer["bytes"]) if "bytes" in answer else answer["value"]
+
+
+class SdkError(Exception):
+    """What a call of an SDK raised: the name of its class, the status and the body of the answer, if there was one."""
+
+    def __init__(self, name, message, status, body):
+        super().__init__(f"{name}: {message}")
+        self.name, self.message, self.status, self.body = name, message, status, body
+
+    @property
+    def error_code(self):
+        return ((self.body or {}).get("error") or {}).get("details", {}).get("error_code")
+
+
+SDKS = {
+    "python": ([ROOT / "target/venv/bin/python", HTTP / "sdk_worker.py"], None),
+    "python-0.97": ([ROOT / "target/venv-old/bin/python", HTTP / "sdk_worker.py"], None),
+    # It looks for its packages from where it runs.
+    "typescript": (["node", "--input-type=module", "--eval", (HTTP / "sdk_worker.mjs").read_text()], ROOT / "target/node"),
+}
+
+
+@pytest.fixture(scope="session")
+def sdks(server):
+    """The official SDKs by name, each started when it is first asked for: `sdks("python-0.97").call(...)`."""
+    started = {}
+
+    def named(name):
+        if name not in started:
+            started[name] = Sdk(server, *SDKS[name])
+        return started[name]
+
+    yield named
+    for sdk in started.values():
+        sdk.process.stdin.close()
+        sdk.process.wait(timeout=20)
+
+
+@pytest.fixture(params=SDKS)
+def sdk(request, sdks):
+    """Each official SDK in turn."""
+    return sdks(request.param)
 
 
 @pytest.fixture(scope="session")

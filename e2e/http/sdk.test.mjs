@@ -1,5 +1,9 @@
 // The official TypeScript SDK, unmodified, against the server of $CODEEXEC_URL.
 import assert from "node:assert/strict";
+import { createReadStream } from "node:fs";
+import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import test from "node:test";
 import Anthropic, { toFile } from "@anthropic-ai/sdk";
 
@@ -80,6 +84,26 @@ test("a file goes in and another comes out", async () => {
   const [output] = result(message).content;
   assert.equal((await client.files.retrieveMetadata(output.file_id)).filename, "out.csv");
   assert.equal(await (await client.files.download(output.file_id)).text(), "a,b\n1,2\n");
+});
+
+test("a file of the disk is uploaded as a stream, and what code made of it is written to the disk", async () => {
+  const folder = await mkdtemp(join(tmpdir(), "files-"));
+  await writeFile(join(folder, "data.csv"), "a,b\n1,2\n");
+  const file = await client.files.upload({ file: createReadStream(join(folder, "data.csv")) });
+  const content = [
+    { type: "text", text: fence('tac "$INPUT_DIR/data.csv" > "$OUTPUT_DIR/output.csv"') },
+    { type: "container_upload", file_id: file.id },
+  ];
+  const response = await client.messages.create(ask(content));
+  for (const outputBlock of result(response).content) {
+    const [fileMetadata, fileResponse] = await Promise.all([
+      client.files.retrieveMetadata(outputBlock.file_id),
+      client.files.download(outputBlock.file_id),
+    ]);
+    await writeFile(join(folder, fileMetadata.filename), Buffer.from(await fileResponse.arrayBuffer()));
+  }
+  assert.equal(await readFile(join(folder, "output.csv"), "utf8"), "1,2\na,b\n");
+  await rm(folder, { recursive: true });
 });
 
 test("an unknown container is a NotFoundError", async () => {

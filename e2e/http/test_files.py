@@ -336,7 +336,7 @@ def test_a_full_disk_is_told_and_leaves_nothing_half_stored(tmp_path):
     stored = tmp_path / "data/files"
     stored.mkdir(parents=True)
     small_disk = ["bwrap", "--dev-bind", "/", "/", "--size", str(3 << 20), "--tmpfs", stored, "--die-with-parent", "--"]
-    server = start_server(tmp_path, before=small_disk)
+    server = start_server(tmp_path, "--store", "folder", before=small_disk)
     try:
         client = server.sdk()
         made = client.files.upload(file=("a.bin", bytes(1 << 20)))
@@ -375,6 +375,24 @@ def test_uploads_take_little_memory_and_one_over_the_limit_is_refused_though_it_
         answer = server.post("/v1/files", data=megabytes(500), headers=headers)
         assert answer.status_code == 413 and answer.json()["error"]["type"] == "request_too_large", answer.text
         assert len(server.sdk().files.list().data) == 6
+    finally:
+        stop_server(server)
+
+
+@pytest.mark.local
+def test_a_user_over_a_users_storage_is_told_so_and_a_colleague_is_not(tmp_path):
+    server = start_server(tmp_path, "--user-storage", "1000000")
+    try:
+        client = server.sdk()
+        first = client.files.upload(file=("a.bin", bytes(600_000)))
+        with pytest.raises(anthropic.types.StorageQuotaExceededError) as refused:
+            client.files.upload(file=("b.bin", bytes(600_000)))
+        assert "Your files" in str(refused.value) and "1 MB" in str(refused.value)
+        server.sdk(key=1).files.upload(file=("b.bin", bytes(600_000)))
+        result, _ = server.bash('head -c 600000 /dev/zero > "$OUTPUT_DIR/big"; echo small > "$OUTPUT_DIR/small"')
+        assert len(result["content"]) == 1 and "the user's files" in result["stderr"], result
+        server.sdk(key=1).files.delete(first.id)
+        client.files.upload(file=("b.bin", bytes(600_000)))
     finally:
         stop_server(server)
 

@@ -1,113 +1,28 @@
-"""The server with its files in a bucket: a small S3 in this process, which also gives out the credentials of a role."""
+"""The server with its files in a bucket of a small S3, which also gives out the credentials of a role."""
 
-import http.server
-import re
 import socket
-import threading
-import urllib.parse
-from xml.sax.saxutils import escape
 
 import anthropic
 import pytest
 import requests
-from conftest import start_server, stop_server
+import small_s3
+from conftest import start_server, stop_server, wait_until
 
 pytestmark = pytest.mark.local
 
 
-class Bucket(http.server.ThreadingHTTPServer):
-    """Objects by path. `requests` are (method, path, query, headers); `failure` answers every request while it is set."""
-
-    daemon_threads = True
-
-    def __init__(self):
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.objects, self.uploads, self.requests, self.failure = {}, {}, [], None
-        self.url = f"http://127.0.0.1:{self.server_address[1]}"
-        threading.Thread(target=self.serve_forever, daemon=True).start()
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_):
-        pass
-
-    def answer(self, status, body=b"", **headers):
-        body = body.encode() if isinstance(body, str) else body
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name.replace("_", "-"), value)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def refuse(self, status, code):
-        self.answer(status, f"<Error><Code>{code}</Code><Message>refused</Message></Error>", content_type="application/xml")
-
-    def handle_request(self):
-        bucket = self.server
-        path, _, query = self.path.partition("?")
-        path, query = urllib.parse.unquote(path), dict(urllib.parse.parse_qsl(query, keep_blank_values=True))
-        body = self.rfile.read(int(self.headers.get("content-length") or 0))
-        bucket.requests.append((self.command, path, query, dict(self.headers)))
-        if path == "/" and b"AssumeRoleWithWebIdentity" in body:
-            token = urllib.parse.parse_qs(body.decode())["WebIdentityToken"][0]
-            credentials = "<AccessKeyId>ROLEKEY</AccessKeyId><SecretAccessKey>secret</SecretAccessKey>"
-            credentials += f"<SessionToken>session-of-{token}</SessionToken><Expiration>2099-01-01T00:00:00Z</Expiration>"
-            result = f"<AssumeRoleWithWebIdentityResult><Credentials>{credentials}</Credentials></AssumeRoleWithWebIdentityResult>"
-            self.answer(200, f"<AssumeRoleWithWebIdentityResponse>{result}</AssumeRoleWithWebIdentityResponse>", content_type="text/xml")
-        elif bucket.failure:
-            self.refuse(*bucket.failure)
-        elif not path.startswith("/files"):
-            self.refuse(404, "NoSuchBucket")
-        elif query.get("list-type") == "2":
-            self.list(query)
-        elif "uploads" in query:
-            self.answer(200, "<InitiateMultipartUploadResult><UploadId>u1</UploadId></InitiateMultipartUploadResult>")
-        elif "partNumber" in query:
-            bucket.uploads[path, int(query["partNumber"])] = body
-            self.answer(200, etag=f'"{query["partNumber"]}"')
-        elif self.command == "POST":
-            parts = sorted(key for key in bucket.uploads if key[0] == path)
-            bucket.objects[path] = b"".join(bucket.uploads.pop(key) for key in parts)
-            self.answer(200, "<CompleteMultipartUploadResult><ETag>x</ETag></CompleteMultipartUploadResult>")
-        elif self.command == "PUT":
-            bucket.objects[path] = body
-            self.answer(200, etag='"x"')
-        elif self.command == "DELETE":
-            bucket.objects.pop(path, None)
-            self.answer(204)
-        elif path not in bucket.objects:
-            self.refuse(404, "NoSuchKey")
-        else:
-            content, asked = bucket.objects[path], re.match(r"bytes=(\d+)-(\d+)", self.headers.get("range", ""))
-            self.answer(206, content[int(asked[1]):int(asked[2]) + 1]) if asked else self.answer(200, content)
-
-    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = handle_request
-
-    def list(self, query):
-        start, prefix = query.get("start-after", ""), query.get("prefix", "")
-        names = sorted(path.removeprefix("/files/") for path in self.server.objects)
-        names = [name for name in names if name.startswith(prefix) and name > start]
-        most = int(query.get("max-keys", 1000))
-        entry = "<Contents><Key>{}</Key><Size>{}</Size><LastModified>2026-11-30T09:00:00Z</LastModified></Contents>"
-        shown = "".join(entry.format(escape(name), len(self.server.objects["/files/" + name])) for name in names[:most])
-        more = "true" if len(names) > most else "false"
-        self.answer(200, f"<ListBucketResult><IsTruncated>{more}</IsTruncated>{shown}</ListBucketResult>", content_type="application/xml")
-
-
 @pytest.fixture
 def bucket():
-    with Bucket() as bucket:
+    with small_s3.Bucket() as bucket:
         yield bucket
         bucket.shutdown()
 
 
 def start(folder, bucket, env=None, name="files", **options):
-    credentials = env or {"AWS_ACCESS_KEY_ID": "AK", "AWS_SECRET_ACCESS_KEY": "SK"}
-    flags = ["--store", "s3", "--s3-bucket", name, "--s3-region", "eu-west-1", "--s3-endpoint", bucket.url]
-    return start_server(folder, *flags, env=credentials | {"CODEEXEC_S3_PATH_STYLE": "true", "AWS_EC2_METADATA_DISABLED": "true"}, **options)
+    flags, credentials = small_s3.settings(bucket, name)
+    # `env` stands for the credentials, and leaves everything else as it is.
+    env = {"AWS_EC2_METADATA_DISABLED": "true"} | env if env else credentials
+    return start_server(folder, *flags, env=env, **options)
 
 
 def test_files_in_a_bucket_are_uploaded_listed_used_and_deleted(tmp_path, bucket):
@@ -173,10 +88,42 @@ def test_a_store_in_trouble_is_named_by_readiness_and_answers_clearly(tmp_path, 
         with pytest.raises(anthropic.APIStatusError) as raised:
             server.sdk().files.upload(file=("a.csv", b"x", "text/csv"))
         assert raised.value.status_code == (529 if failure == (503, "SlowDown") else 500)
-        assert "127.0.0.1" not in raised.value.message and bucket.objects == {}
+        assert "file store" in raised.value.message and "127.0.0.1" not in raised.value.message and bucket.objects == {}
         bucket.failure = None
         if name == "files":
             server.sdk().files.upload(file=("a.csv", b"x", "text/csv"))
+    finally:
+        stop_server(server)
+
+
+def test_readiness_names_a_store_that_does_not_answer(tmp_path, bucket):
+    server = start(tmp_path, bucket)
+    try:
+        assert requests.get(server.url + "/readyz", timeout=60).status_code == 200
+        bucket.speaks.clear()
+        wait_until(lambda: requests.get(server.url + "/readyz", timeout=60).status_code == 503, 60)
+        problems = requests.get(server.inside + "/readyz", timeout=60).json()["problems"]
+        assert any("file store does not answer" in problem for problem in problems), problems
+        bucket.speaks.set()
+        wait_until(lambda: requests.get(server.url + "/readyz", timeout=60).status_code == 200, 60)
+    finally:
+        bucket.speaks.set()
+        stop_server(server)
+
+
+def test_a_part_that_fails_once_is_sent_again_and_one_that_fails_for_good_leaves_nothing(tmp_path, bucket):
+    server = start(tmp_path, bucket)
+    try:
+        content = bytes(range(256)) * 50_000
+        failing = lambda status, times: bucket.faults.extend([("partNumber", status)] * times)
+        failing(503, 2)
+        made = server.sdk().files.upload(file=("a.bin", content))
+        assert made.size_bytes == len(content) and not bucket.faults
+        failing(403, 1)
+        with pytest.raises(anthropic.InternalServerError):
+            server.sdk().files.upload(file=("b.bin", content))
+        wait_until(lambda: not bucket.uploads, 60)
+        assert [meta.id for meta in server.sdk().files.list()] == [made.id] and len(bucket.objects) == 2
     finally:
         stop_server(server)
 

@@ -1,7 +1,7 @@
 //! Where stored files are kept.
 
 use clap::{Args, ValueEnum};
-use file_store::{Encryption, FileStore, FolderStore, S3Config, S3Store, StoreError};
+use file_store::{Encryption, FileStore, FolderStore, Patience, S3Config, S3Store, StoreError, Totals};
 use std::{path::Path, sync::Arc};
 
 /// The file store and its limits. Credentials of a bucket come from the environment, as every AWS tool reads them: variables, a role
@@ -15,6 +15,10 @@ pub struct StoreSettings {
     /// Bytes that the stored files of one workspace may take together.
     #[arg(long, env = "CODEEXEC_WORKSPACE_STORAGE", default_value_t = 1_000_000_000_000)]
     pub workspace_storage: u64,
+
+    /// Bytes that the files which one user stored may take together. Without it only the workspace's total counts.
+    #[arg(long, env = "CODEEXEC_USER_STORAGE")]
+    pub user_storage: Option<u64>,
 
     /// Name of the bucket (store `s3`).
     #[arg(long, env = "CODEEXEC_S3_BUCKET", required_if_eq("store", "s3"))]
@@ -72,6 +76,11 @@ impl StoreSettings {
         })
     }
 
+    /// What files may take together.
+    pub fn totals(&self) -> Totals {
+        Totals { workspace: self.workspace_storage, user: self.user_storage }
+    }
+
     fn s3(&self) -> S3Config {
         S3Config {
             bucket: self.s3_bucket.clone().unwrap_or_default(),
@@ -84,6 +93,7 @@ impl StoreSettings {
                 EncryptionKind::Kms => Encryption::Kms(self.s3_kms_key.clone()),
             }),
             credentials: None,
+            patience: Patience::default(),
         }
     }
 }

@@ -15,6 +15,7 @@ go_build_arguments() {
       flags+=" -X helm.sh/helm/v4/internal/version.version=$(module_version helm helm.sh/helm/v4)"
       ;;
     netpol) package=github.com/cloudnativelabs/kube-router/v2/cmd/kube-router ;;
+    seaweedfs) package=github.com/seaweedfs/seaweedfs/weed ;;
   esac
   printf '%s\n' -mod=readonly -trimpath "-ldflags=$flags" "$package"
 }
@@ -116,6 +117,12 @@ build_kubernetes() {
 build_helm() {
   cached helm "Building Helm from its Go modules; the first time this takes about two minutes" build_go
   link_program helm helm
+}
+
+build_seaweedfs() {
+  mkdir -p "$BIN"
+  cached seaweedfs "Building SeaweedFS from its Go modules; the first time this takes about five minutes" build_go
+  link_program seaweedfs weed
 }
 
 # A kubectl that is there already does: without one it is built, and Kubernetes with it.

@@ -80,15 +80,15 @@ require_packages() {
   step "Installing ${packages[*]} with apt-get" install_packages "${packages[@]}"
 }
 
-# Go itself is not taken from Debian, whose version is too old.
+# check_go [FOLDER]: whether Go can build that module. It is not taken from Debian, whose version is too old.
 check_go() {
-  local wanted
+  local folder=${1:-kubernetes} wanted
   wanted=$(go_wanted)
   if ! command -v go >/dev/null; then
     say "Go is missing: install Go $wanted or newer and put its bin folder on the PATH."
     return 1
   fi
-  if ! (cd "$HERE/kubernetes" && go version) >/dev/null 2>&1; then
+  if ! (cd "$HERE/$folder" && go version) >/dev/null 2>&1; then
     say "Go is too old: $(GOTOOLCHAIN=local go env GOVERSION) is installed, install Go $wanted or newer."
     return 1
   fi
@@ -97,7 +97,7 @@ check_go() {
 # The newest Go version that one of the modules asks for.
 go_wanted() {
   local module key value newest=0
-  for module in kubernetes provisioner netpol helm; do
+  for module in kubernetes provisioner netpol helm seaweedfs; do
     while read -r key value; do
       if [[ $key == go && ${value//./} -gt ${newest//./} ]]; then newest=$value; fi
     done <"$HERE/$module/go.mod"

@@ -20,7 +20,7 @@
 //! | call | meaning |
 //! | --- | --- |
 //! | `GET`, `HEAD /file?path=P` | the bytes, with `content-length` and `etag`; one `range: bytes=A-B` is honoured |
-//! | `PUT /file?path=P` | writes a file, parents included; the trailers [`TRAILER_SIZE`] and [`TRAILER_SHA256`] must match, or nothing is committed; `if-none-match: *` and `if-match` with one entity tag are held to at that moment. Answer: [`FileStat`] |
+//! | `PUT /file?path=P` | writes a file, parents included; the trailers [`TRAILER_SIZE`] and [`TRAILER_SHA256`] must match, or nothing is committed; `if-none-match: *` and `if-match` with one entity tag are held to at that moment; [`HEADER_MODIFIED_MS`] says when it counts as changed. Answer: [`FileStat`] |
 //! | `DELETE /file?path=P` | `204`; `404 not_found` |
 //! | `GET /tree?root=R&prefix=P&after=A&limit=N` | [`TreePage`]: the regular files beneath one of the folders, at most N of them, whose paths begin with P and come after A |
 //! | `DELETE /tree?root=R&prefix=P` | removes those files, and the folders that are empty then; answer: [`TreeDeleted`] |
@@ -94,7 +94,7 @@ pub const RUNNING_RUNS: usize = 8;
 pub const WAITING_RUNS: usize = 32;
 /// Largest body of a `PUT /runs/{id}`, in bytes.
 pub const MAX_RUN_BODY: usize = 8 * 1024 * 1024;
-/// Header of `GET` and `HEAD /file`: [`FileStat::modified_ms`].
+/// Header of `GET`, `HEAD` and `PUT /file`: [`FileStat::modified_ms`].
 pub const HEADER_MODIFIED_MS: &str = "x-modified-ms";
 /// Trailer of a `PUT /file`: the number of bytes sent, in decimal.
 pub const TRAILER_SIZE: &str = "x-size";

@@ -25,7 +25,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
 };
-use write::Condition;
+use write::Terms;
 
 /// Threads for file operations. They are all started at the beginning: later a fork bomb in `main` may leave no room for one.
 pub(crate) const THREADS: usize = 4;
@@ -94,8 +94,8 @@ impl FilesHalf {
             }
             Method::PUT => {
                 let place = path::writable(place)?;
-                let condition = Condition::of(request.headers())?;
-                Ok(http::json(200, &write::put(claim, place, condition, request.into_body()).await?))
+                let terms = Terms::of(request.headers())?;
+                Ok(http::json(200, &write::put(claim, place, terms, request.into_body()).await?))
             }
             Method::DELETE => {
                 let (folder, below) = path::writable(place)?;

@@ -20,7 +20,7 @@ use rustix::{
     fs::{AtFlags, Mode, OFlags, RawMode, Stat, fchmod, fstat, fsync, openat, renameat, statat, unlinkat},
     io::Errno,
 };
-use sandboxd_protocol::{ErrorBody, ErrorCode, FileStat, TRAILER_SHA256, TRAILER_SIZE, layout};
+use sandboxd_protocol::{ErrorBody, ErrorCode, FileStat, HEADER_MODIFIED_MS, TRAILER_SHA256, TRAILER_SIZE, layout};
 use sha2::{Digest, Sha256};
 use std::{
     ffi::OsStr,
@@ -28,6 +28,7 @@ use std::{
     io::Write as _,
     path::{Path, PathBuf},
     sync::{Arc, PoisonError},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 /// Bytes written at a time.
@@ -67,6 +68,28 @@ impl Condition {
             (Self::Absent, Some(_)) | (Self::Is(_), None) => false,
         };
         if holds { Ok(()) } else { Err(refused(ErrorCode::Mismatch, "the file is not the one that was expected")) }
+    }
+}
+
+/// What a write asks for besides its bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Terms {
+    condition: Condition,
+    /// When the file counts as changed; `None`: now.
+    modified: Option<SystemTime>,
+}
+
+impl Terms {
+    /// Reads the headers of a write.
+    pub(crate) fn of(headers: &HeaderMap) -> Result<Self, ErrorBody> {
+        let modified = headers.contains_key(HEADER_MODIFIED_MS).then(|| {
+            let millis = http::text(headers, HEADER_MODIFIED_MS).and_then(|text| text.parse().ok());
+            let time = millis.and_then(|millis| UNIX_EPOCH.checked_add(Duration::from_millis(millis)));
+            time.ok_or_else(|| {
+                refused(ErrorCode::BadRequest, format!("{HEADER_MODIFIED_MS} takes milliseconds since 1970"))
+            })
+        });
+        Ok(Self { condition: Condition::of(headers)?, modified: modified.transpose()? })
     }
 }
 
@@ -113,23 +136,21 @@ impl Part {
     }
 
     /// Puts the file in its place, parents included, and returns when it is on the disk.
-    fn commit(
-        mut self,
-        claim: &Claim,
-        (folder, path): (&str, &Path),
-        condition: &Condition,
-    ) -> Result<FileStat, ErrorBody> {
+    fn commit(mut self, claim: &Claim, (folder, path): (&str, &Path), terms: &Terms) -> Result<FileStat, ErrorBody> {
         let folder = claim.folder(folder).map_err(unopened)?;
         let (parent, name) = make_parent(folder, path).map_err(not_a_folder)?;
         if let Some(old) = regular(&parent, name)? {
             // A script that is written again stays one that can be run.
             fchmod(&self.file, Mode::from_raw_mode(old.st_mode & 0o777)).map_err(unopened)?;
         }
+        if let Some(modified) = terms.modified {
+            self.file.set_modified(modified).map_err(|e| unopened(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
+        }
         fsync(&self.file).map_err(unopened)?;
         {
             // No other write comes between the look and the move.
             let _alone = claim.place.lock().unwrap_or_else(PoisonError::into_inner);
-            condition.check(regular(&parent, name)?.as_ref())?;
+            terms.condition.check(regular(&parent, name)?.as_ref())?;
             if let Some(part) = self.name.as_deref() {
                 renameat(&self.parent, part, &parent, name).map_err(unopened)?;
                 self.name = None;
@@ -169,7 +190,7 @@ fn not_a_folder(error: Errno) -> ErrorBody {
 pub(crate) async fn put(
     claim: Arc<Claim>,
     (folder, path): (&'static str, PathBuf),
-    condition: Condition,
+    terms: Terms,
     body: Incoming,
 ) -> Result<FileStat, ErrorBody> {
     let claim_of_part = Arc::clone(&claim);
@@ -177,7 +198,7 @@ pub(crate) async fn put(
     let (part, trailers) = receive(part, body).await?;
     blocking(move || {
         part.check(&trailers)?;
-        part.commit(&claim, (folder, &path), &condition)
+        part.commit(&claim, (folder, &path), &terms)
     })
     .await?
 }

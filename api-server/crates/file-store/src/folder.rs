@@ -5,6 +5,7 @@ mod listing;
 mod sweep;
 
 use std::{
+    collections::HashMap,
     io::{self, Seek as _, SeekFrom},
     ops::Range,
     path::{Path, PathBuf},
@@ -20,8 +21,8 @@ use tokio_util::io::ReaderStream;
 
 use self::disk::{Entry, PartFile};
 use crate::{
-    Body, FileId, FileMeta, FileStore, ListRequest, NewFile, Page, Staged, StoreError, Swept, Workspace, body::exactly,
-    workspace::hex,
+    Body, FileId, FileMeta, FileStore, ListRequest, NewFile, Owner, Page, Staged, StoreError, Swept, Workspace,
+    body::exactly, workspace::hex,
 };
 
 /// Reads go in pieces of this size.
@@ -165,6 +166,11 @@ impl FileStore for FolderStore {
         on_disk("adding up files", move || disk::total_size(&contents)).await
     }
 
+    async fn usage_by_owner(&self, workspace: &Workspace) -> Result<HashMap<Owner, u64>, StoreError> {
+        let index = self.layout.index(workspace.key());
+        on_disk("adding up files", move || listing::sizes_by_owner(&index)).await
+    }
+
     async fn sweep(&self, now: Timestamp) -> Result<Swept, StoreError> {
         let layout = Arc::clone(&self.layout);
         on_disk("sweeping", move || sweep::sweep(&layout, now)).await
@@ -206,8 +212,19 @@ impl Staged for StagedPart {
     async fn commit(self: Box<Self>, file: NewFile) -> Result<FileMeta, StoreError> {
         let Self { layout, workspace, id, part, size_bytes, sha256 } = *self;
         let NewFile { filename, mime_type, created_at, expires_at, downloadable, origin } = file;
-        let meta =
-            FileMeta { id, filename, mime_type, size_bytes, sha256, created_at, expires_at, downloadable, origin };
+        let owner = workspace.user().cloned();
+        let meta = FileMeta {
+            id,
+            filename,
+            mime_type,
+            size_bytes,
+            sha256,
+            created_at,
+            expires_at,
+            downloadable,
+            origin,
+            owner,
+        };
         on_disk("storing a file", move || {
             let entry = layout.entry(&workspace, id);
             let mark = expires_at.map(|at| layout.expiry_mark(&workspace, id, at));

@@ -18,7 +18,7 @@ mod s3;
 mod total;
 mod workspace;
 
-use std::{io, ops::Range, pin::Pin};
+use std::{collections::HashMap, fmt, io, ops::Range, pin::Pin};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -29,9 +29,9 @@ use serde::{Deserialize, Serialize};
 pub use folder::FolderStore;
 pub use id::{FileId, MalformedId};
 pub use name::{FileName, NameError};
-pub use s3::{Encryption, S3Config, S3Store, StaticCredentials};
-pub use total::Limited;
-pub use workspace::Workspace;
+pub use s3::{Encryption, Patience, S3Config, S3Store, StaticCredentials};
+pub use total::{Limited, Totals};
+pub use workspace::{Owner, Workspace};
 
 /// Content on its way in or out, in pieces.
 pub type Body<'a> = Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send + 'a>>;
@@ -92,6 +92,9 @@ pub struct FileMeta {
     pub downloadable: bool,
     /// Where it came from.
     pub origin: Origin,
+    /// Whose it is; nobody's where no user stored it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Owner>,
 }
 
 impl FileMeta {
@@ -132,6 +135,7 @@ impl From<FileMeta> for FileSummary {
             expires_at,
             downloadable,
             origin: _,
+            owner: _,
         } = meta;
         Self { id, filename, mime_type, size_bytes, created_at, expires_at, downloadable }
     }
@@ -176,6 +180,24 @@ pub struct Page {
     pub has_more: bool,
 }
 
+/// Whose files a limit is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// All of the workspace.
+    Workspace,
+    /// Those that one user stored in it.
+    User,
+}
+
+impl fmt::Display for Whose {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Workspace => "workspace",
+            Self::User => "user",
+        })
+    }
+}
+
 /// Why the store did not do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -197,9 +219,11 @@ pub enum StoreError {
     /// The store is full.
     #[error("no space left in the file store")]
     NoSpace,
-    /// The workspace's files would take more than they may.
-    #[error("the workspace's files would take more than {limit} bytes")]
+    /// The files of a workspace or of a user would take more than they may.
+    #[error("the {whose}'s files would take more than {limit} bytes")]
     OverTotal {
+        /// Whose.
+        whose: Whose,
         /// The most that is allowed.
         limit: u64,
     },
@@ -290,6 +314,9 @@ pub trait FileStore: Send + Sync {
 
     /// Bytes that the contents of the workspace's files take.
     async fn usage(&self, workspace: &Workspace) -> Result<u64, StoreError>;
+
+    /// Bytes that the workspace's files take, by whose they are; looks at each of them.
+    async fn usage_by_owner(&self, workspace: &Workspace) -> Result<HashMap<Owner, u64>, StoreError>;
 
     /// Removes what interrupted writes have left and files whose time is long over. To be called at start and now and then;
     /// harmless while other processes use the store.

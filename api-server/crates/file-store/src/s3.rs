@@ -2,10 +2,11 @@
 
 mod error;
 mod keys;
+mod listing;
 mod sweep;
 mod upload;
 
-use std::{collections::VecDeque, io, ops::Range, sync::Arc, time::Duration};
+use std::{collections::HashMap, io, ops::Range, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use aws_config::{BehaviorVersion, environment::EnvironmentVariableRegionProvider, meta::region::RegionProviderChain};
@@ -20,7 +21,7 @@ use aws_sdk_s3::{
 };
 use aws_smithy_http_client::tls::{self, rustls_provider::CryptoMode};
 use bytes::Bytes;
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::stream;
 use jiff::Timestamp;
 use tokio::sync::Semaphore;
 
@@ -29,26 +30,18 @@ use self::{
     keys::{Keys, Named, named},
 };
 use crate::{
-    Body, FileId, FileMeta, FileStore, FileSummary, ListRequest, Page, Staged, StoreError, Swept, Workspace,
-    body::exactly,
+    Body, FileId, FileMeta, FileStore, ListRequest, Owner, Page, Staged, StoreError, Swept, Workspace, body::exactly,
 };
 
-/// Uploads at a time; each holds two parts in memory. More wait. It is more than the server takes from clients, so that slow ones
+/// Uploads at a time; each holds a part in memory. More wait. It is more than the server takes from clients, so that slow ones
 /// never keep what commands leave behind waiting.
 const UPLOADS_AT_ONCE: usize = 48;
-/// Index objects read at a time, for a list of names that do not say all.
-const READ_AT_ONCE: usize = 8;
 /// Largest index object, in bytes. What is longer was not written by us.
 const MOST_INDEX_BYTES: u64 = 64 * 1024;
 /// Objects of one listing request: the most that stores give.
 const MOST_LISTED: i32 = 1000;
 /// What is signed for where nobody says a region.
 const USUAL_REGION: &str = "us-east-1";
-const CONNECT: Duration = Duration::from_secs(5);
-/// Time for one attempt, body sent, and for the wait for the next byte of an answer.
-const ATTEMPT: Duration = Duration::from_mins(1);
-const SILENCE: Duration = Duration::from_secs(30);
-
 /// Where the bucket is, and how to come in.
 #[derive(Clone, Debug, Default)]
 pub struct S3Config {
@@ -66,6 +59,25 @@ pub struct S3Config {
     pub encryption: Option<Encryption>,
     /// `None`: those of the environment: its variables, a role of the service account, a profile, or the machine's role.
     pub credentials: Option<StaticCredentials>,
+    /// How long it may take.
+    pub patience: Patience,
+}
+
+/// How long a store may take; a request that takes longer is sent again, twice at most.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// For a connection.
+    pub connect: Duration,
+    /// For one attempt at a request, its body sent.
+    pub attempt: Duration,
+    /// For the next byte of an answer.
+    pub silence: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { connect: Duration::from_secs(5), attempt: Duration::from_mins(1), silence: Duration::from_secs(30) }
+    }
 }
 
 /// How the store encrypts what it is given.
@@ -109,7 +121,7 @@ struct Inner {
 impl S3Store {
     /// The store in this bucket. Nothing is sent yet; [`FileStore::check`] tells whether it can be used.
     pub async fn new(config: S3Config) -> Self {
-        let S3Config { bucket, prefix, region, endpoint, path_style, encryption, credentials } = config;
+        let S3Config { bucket, prefix, region, endpoint, path_style, encryption, credentials, patience } = config;
         let http: SharedHttpClient =
             aws_smithy_http_client::Builder::new().tls_provider(tls::Provider::Rustls(CryptoMode::Ring)).build_https();
         let mut environment = aws_config::defaults(BehaviorVersion::latest()).http_client(http);
@@ -125,9 +137,9 @@ impl S3Store {
             environment = environment.credentials_provider(fixed);
         }
         let timeouts = TimeoutConfig::builder()
-            .connect_timeout(CONNECT)
-            .read_timeout(SILENCE)
-            .operation_attempt_timeout(ATTEMPT)
+            .connect_timeout(patience.connect)
+            .read_timeout(patience.silence)
+            .operation_attempt_timeout(patience.attempt)
             .build();
         let environment = environment.load().await;
         let mut s3 = aws_sdk_s3::config::Builder::from(&environment)
@@ -234,72 +246,6 @@ impl Inner {
         let json = got.body.collect().await.map_err(|error| StoreError::Unavailable { doing, source: error.into() })?;
         serde_json::from_slice(&json.into_bytes()).map_err(|error| StoreError::Io { doing, source: error.into() })
     }
-
-    /// What a list shows of a file; nothing for one that was deleted since, or that we did not write.
-    async fn summary(&self, object: Object) -> Result<Option<FileSummary>, StoreError> {
-        let Some(key) = object.key else { return Ok(None) };
-        match named(&key) {
-            Named::Summary(summary) => Ok(Some(*summary)),
-            Named::Foreign => Ok(None),
-            Named::Elsewhere(id) => match self.read_index(&key).await {
-                Ok(meta) => Ok(Some(meta.into())),
-                Err(StoreError::NotFound) => Ok(None),
-                Err(StoreError::Io { source, .. }) if source.kind() == io::ErrorKind::InvalidData => {
-                    tracing::warn!(file.id = %id, "left a damaged index object out of a list");
-                    Ok(None)
-                }
-                Err(error) => Err(error),
-            },
-        }
-    }
-
-    async fn summaries(&self, objects: Vec<Object>) -> Result<Vec<FileSummary>, StoreError> {
-        let read = stream::iter(objects).map(|object| self.summary(object)).buffered(READ_AT_ONCE);
-        let read: Vec<_> = read.try_collect().await?;
-        Ok(read.into_iter().flatten().collect())
-    }
-
-    /// One request, unless all its files have gone meanwhile.
-    async fn older(&self, workspace: &str, after: Option<FileId>, limit: usize) -> Result<Page, StoreError> {
-        let prefix = self.keys.index(workspace);
-        let most = i32::try_from(limit).unwrap_or(MOST_LISTED).clamp(1, MOST_LISTED);
-        let mut after = after.map(|id| self.keys.behind(workspace, id));
-        loop {
-            let (objects, has_more) = self.some(&prefix, after, most).await?;
-            after = objects.last().and_then(|object| object.key().map(str::to_owned));
-            let files = self.summaries(objects).await?;
-            if !files.is_empty() || !has_more || after.is_none() {
-                return Ok(Page { has_more: has_more && !files.is_empty(), files });
-            }
-        }
-    }
-
-    /// Stores list forwards only, so this looks at every newer file; memory holds one page.
-    async fn newer(
-        &self,
-        workspace: &str,
-        after: Option<FileId>,
-        before: FileId,
-        limit: usize,
-    ) -> Result<Page, StoreError> {
-        let (mut kept, mut has_more) = (VecDeque::new(), false);
-        let mut start = after.map(|id| self.keys.behind(workspace, id));
-        let end = self.keys.index_of(workspace, before);
-        loop {
-            let (objects, more) = self.some(&self.keys.index(workspace), start, MOST_LISTED).await?;
-            start = objects.last().and_then(|object| object.key().map(str::to_owned));
-            let over = !more || start.as_deref().is_none_or(|last| last >= end.as_str());
-            kept.extend(objects.into_iter().filter(|object| object.key().is_some_and(|key| key < end.as_str())));
-            while kept.len() > limit {
-                kept.pop_front();
-                has_more = true;
-            }
-            if over {
-                let files = self.summaries(kept.into()).await?;
-                return Ok(Page { has_more: has_more && !files.is_empty(), files });
-            }
-        }
-    }
 }
 
 #[async_trait]
@@ -345,7 +291,7 @@ impl FileStore for S3Store {
         let inner = &self.inner;
         let index = inner.index_key(workspace.key(), id).await?;
         let expires_at = match named(&index) {
-            Named::Summary(summary) => summary.expires_at,
+            Named::Summary(summary, _) => summary.expires_at,
             // An entry that cannot be read can still be deleted.
             Named::Elsewhere(_) => inner.read_index(&index).await.ok().and_then(|meta| meta.expires_at),
             Named::Foreign => None,
@@ -372,6 +318,10 @@ impl FileStore for S3Store {
         let add = |object: Object| bytes += object.size.and_then(|size| u64::try_from(size).ok()).unwrap_or_default();
         self.inner.each(&self.inner.keys.contents(workspace.key()), add).await?;
         Ok(bytes)
+    }
+
+    async fn usage_by_owner(&self, workspace: &Workspace) -> Result<HashMap<Owner, u64>, StoreError> {
+        self.inner.sizes_by_owner(workspace.key()).await
     }
 
     async fn sweep(&self, now: Timestamp) -> Result<Swept, StoreError> {

@@ -1,4 +1,4 @@
-//! A limit on what the files of each workspace take together, over any store.
+//! Limits on what the files of each workspace, and of each user in it, take together, over any store.
 
 use std::{
     collections::HashMap,
@@ -10,73 +10,105 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use tokio::time::{Duration, Instant};
 
-use crate::{Body, FileId, FileMeta, FileStore, ListRequest, NewFile, Page, Staged, StoreError, Swept, Workspace};
+use crate::{
+    Body, FileId, FileMeta, FileStore, ListRequest, NewFile, Owner, Page, Staged, StoreError, Swept, Whose, Workspace,
+};
 
 /// What other processes have stored or deleted is seen after this time: so long a workspace can be over its total by what they store.
 const COUNTED_AGAIN: Duration = Duration::from_mins(5);
 
-/// A store whose workspaces may each hold so many bytes. Cheap to clone.
+/// What files may take together, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Totals {
+    /// Those of one workspace.
+    pub workspace: u64,
+    /// Those of one user of a workspace; `None`: only the workspace counts.
+    pub user: Option<u64>,
+}
+
+/// A store whose workspaces and users may each hold so many bytes. Cheap to clone.
 #[derive(Clone)]
 pub struct Limited(Arc<Counted>);
 
 struct Counted {
     store: Arc<dyn FileStore>,
-    total: u64,
-    known: Mutex<HashMap<Workspace, Count>>,
+    totals: Totals,
+    /// By the keys of the workspaces.
+    known: Mutex<HashMap<String, Count>>,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Count {
     bytes: u64,
+    owners: HashMap<Owner, u64>,
     at: Instant,
 }
 
 impl Limited {
-    /// Limits each workspace of the store to `total` bytes.
-    pub fn new(store: Arc<dyn FileStore>, total: u64) -> Self {
-        Self(Arc::new(Counted { store, total, known: Mutex::default() }))
+    /// Holds each workspace and each user of the store to these totals.
+    pub fn new(store: Arc<dyn FileStore>, totals: Totals) -> Self {
+        Self(Arc::new(Counted { store, totals, known: Mutex::default() }))
     }
 }
 
 impl Counted {
-    fn known(&self) -> MutexGuard<'_, HashMap<Workspace, Count>> {
+    fn known(&self) -> MutexGuard<'_, HashMap<String, Count>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn used(&self, workspace: &Workspace) -> Result<u64, StoreError> {
-        let now = Instant::now();
-        let known = self.known().get(workspace).copied();
-        if let Some(Count { bytes, at }) = known
-            && now.saturating_duration_since(at) < COUNTED_AGAIN
-        {
-            return Ok(bytes);
+    /// What the workspace's files take, counted not too long ago.
+    async fn count(&self, workspace: &Workspace) -> Result<Count, StoreError> {
+        let at = Instant::now();
+        let known = self.known().get(workspace.key()).cloned();
+        if let Some(count) = known.filter(|count| at.saturating_duration_since(count.at) < COUNTED_AGAIN) {
+            return Ok(count);
         }
         let bytes = self.store.usage(workspace).await?;
-        self.known().insert(workspace.clone(), Count { bytes, at: now });
-        Ok(bytes)
+        let owners = match self.totals.user {
+            Some(_) => self.store.usage_by_owner(workspace).await?,
+            None => HashMap::new(),
+        };
+        let count = Count { bytes, owners, at };
+        self.known().insert(workspace.key().to_owned(), count.clone());
+        Ok(count)
     }
 
-    fn over(&self) -> StoreError {
-        StoreError::OverTotal { limit: self.total }
+    /// The bytes that a new file may have, and whose total ends there.
+    fn room(&self, count: &Count, workspace: &Workspace) -> (u64, Whose) {
+        let room = self.totals.workspace.saturating_sub(count.bytes);
+        let own = self.totals.user.zip(workspace.user()).map(|(total, user)| {
+            let bytes = count.owners.get(user).copied().unwrap_or_default();
+            total.saturating_sub(bytes)
+        });
+        own.filter(|own| *own < room).map_or((room, Whose::Workspace), |own| (own, Whose::User))
+    }
+
+    fn over(&self, whose: Whose) -> StoreError {
+        let user = self.totals.user.unwrap_or(self.totals.workspace);
+        let limit = if whose == Whose::User { user } else { self.totals.workspace };
+        StoreError::OverTotal { whose, limit }
     }
 
     /// Counts a file before it is visible, so that simultaneous ones cannot pass together what each alone may.
     async fn take(&self, workspace: &Workspace, bytes: u64) -> Result<(), StoreError> {
-        let used = self.used(workspace).await?;
-        let at = Instant::now();
+        let counted = self.count(workspace).await?;
         let mut known = self.known();
-        let count = known.entry(workspace.clone()).or_insert(Count { bytes: used, at });
-        let sum = count.bytes.saturating_add(bytes);
-        if sum > self.total {
-            return Err(self.over());
+        let count = known.entry(workspace.key().to_owned()).or_insert(counted);
+        let (room, whose) = self.room(count, workspace);
+        if bytes > room {
+            return Err(self.over(whose));
         }
-        count.bytes = sum;
+        count.bytes = count.bytes.saturating_add(bytes);
+        if let Some(user) = workspace.user() {
+            let own = count.owners.entry(user.clone()).or_default();
+            *own = own.saturating_add(bytes);
+        }
         Ok(())
     }
 
     /// The next use counts anew.
     fn forget(&self, workspace: &Workspace) {
-        self.known().remove(workspace);
+        self.known().remove(workspace.key());
     }
 }
 
@@ -117,12 +149,12 @@ impl FileStore for Limited {
         limit: u64,
     ) -> Result<Box<dyn Staged>, StoreError> {
         let counts = &self.0;
-        let room = counts.total.saturating_sub(counts.used(workspace).await?);
+        let (room, whose) = counts.room(&counts.count(workspace).await?, workspace);
         if room == 0 {
-            return Err(counts.over());
+            return Err(counts.over(whose));
         }
         let staged = counts.store.stage(workspace, id, body, limit.min(room)).await.map_err(|error| match error {
-            StoreError::TooLarge { limit: met } if met < limit => counts.over(),
+            StoreError::TooLarge { limit: met } if met < limit => counts.over(whose),
             other => other,
         })?;
         Ok(Box::new(Uncounted { staged, workspace: workspace.clone(), counts: Arc::clone(counts) }))
@@ -153,6 +185,10 @@ impl FileStore for Limited {
 
     async fn usage(&self, workspace: &Workspace) -> Result<u64, StoreError> {
         self.0.store.usage(workspace).await
+    }
+
+    async fn usage_by_owner(&self, workspace: &Workspace) -> Result<HashMap<Owner, u64>, StoreError> {
+        self.0.store.usage_by_owner(workspace).await
     }
 
     async fn sweep(&self, now: Timestamp) -> Result<Swept, StoreError> {

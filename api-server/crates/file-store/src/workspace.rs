@@ -1,22 +1,44 @@
-//! The scope of a file.
+//! The scope of a file, and on whose account it is.
 
 use std::fmt::Write as _;
 
+use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD as BASE64};
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// A workspace as the store knows it: a hash, so that any name is a legal and unguessable folder.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Workspace(String);
+/// A workspace as the store knows it: a hash, so that any name is a legal and unguessable folder. It may be in the hands of a user.
+#[derive(Clone, Debug)]
+pub struct Workspace {
+    key: String,
+    user: Option<Owner>,
+}
+
+/// Who stored a file: a hash of the user's name, short enough for the names of objects.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Owner(String);
 
 impl Workspace {
     /// The scope of the workspace of this name.
     pub fn named(name: &str) -> Self {
         let digest = Sha256::new().chain_update(b"workspace\0").chain_update(name).finalize();
-        Self(hex(&digest[..16]))
+        Self { key: hex(&digest[..16]), user: None }
+    }
+
+    /// The same workspace; what is stored is this user's.
+    #[must_use]
+    pub fn used_by(self, user: &str) -> Self {
+        let digest = Sha256::new().chain_update(b"user\0").chain_update(user).finalize();
+        Self { user: Some(Owner(BASE64.encode(&digest[..8]))), ..self }
+    }
+
+    /// Whose a new file is.
+    pub fn user(&self) -> Option<&Owner> {
+        self.user.as_ref()
     }
 
     pub(crate) fn key(&self) -> &str {
-        &self.0
+        &self.key
     }
 
     pub(crate) fn is_key(text: &str) -> bool {

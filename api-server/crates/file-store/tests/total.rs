@@ -5,12 +5,15 @@ use std::{path::Path, sync::Arc};
 
 use bytes::Bytes;
 use file_store::{
-    Body, FileId, FileMeta, FileName, FileStore, FolderStore, Limited, NewFile, Origin, StoreError, Workspace,
+    Body, FileId, FileMeta, FileName, FileStore, FolderStore, Limited, NewFile, Origin, StoreError, Totals, Whose,
+    Workspace,
 };
 use futures_util::stream;
 use jiff::Timestamp;
 
 const TOTAL: u64 = 10;
+const OWN: u64 = 6;
+const TOTALS: Totals = Totals { workspace: TOTAL, user: Some(OWN) };
 
 struct Fixture {
     folder: tempfile::TempDir,
@@ -21,7 +24,7 @@ impl Fixture {
     async fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let store = FolderStore::new(folder.path()).await.unwrap();
-        Self { store: Limited::new(Arc::new(store), TOTAL), folder }
+        Self { store: Limited::new(Arc::new(store), TOTALS), folder }
     }
 
     async fn put(&self, workspace: &str, number: u8, size: usize, limit: u64) -> Result<FileMeta, StoreError> {
@@ -62,7 +65,7 @@ async fn a_workspace_holds_its_total_and_no_more() {
     let fixture = Fixture::new().await;
     fixture.put("acme", 1, 6, 100).await.unwrap();
     let refused = fixture.put("acme", 2, 5, 100).await.unwrap_err();
-    assert!(matches!(refused, StoreError::OverTotal { limit: TOTAL }), "{refused}");
+    assert!(matches!(refused, StoreError::OverTotal { whose: Whose::Workspace, limit: TOTAL }), "{refused}");
     assert_eq!(fixture.contents(), 2, "content and entry of the first");
     fixture.put("other", 3, 10, 100).await.unwrap();
     fixture.put("acme", 4, 4, 100).await.unwrap();
@@ -92,7 +95,29 @@ async fn simultaneous_files_do_not_pass_together_what_each_alone_may() {
 async fn what_was_there_before_counts() {
     let fixture = Fixture::new().await;
     fixture.put("acme", 1, 6, 100).await.unwrap();
-    let later = Limited::new(Arc::new(FolderStore::new(fixture.folder.path()).await.unwrap()), TOTAL);
+    let later = Limited::new(Arc::new(FolderStore::new(fixture.folder.path()).await.unwrap()), TOTALS);
     let put = later.put(&Workspace::named("acme"), id(2), new_file(), content(5), 100).await;
     assert!(matches!(put, Err(StoreError::OverTotal { .. })));
+}
+
+#[tokio::test]
+async fn a_user_holds_no_more_than_a_users_total() {
+    let fixture = Fixture::new().await;
+    let [ann, bob] = ["ann", "bob"].map(|user| Workspace::named("acme").used_by(user));
+    let put = async |user: &Workspace, number, size| {
+        fixture.store.put(user, id(number), new_file(), content(size), 100).await.map(drop)
+    };
+    put(&ann, 1, 4).await.unwrap();
+    let refused = put(&ann, 2, 3).await.unwrap_err();
+    assert!(matches!(refused, StoreError::OverTotal { whose: Whose::User, limit: OWN }), "{refused}");
+    put(&ann, 3, 2).await.unwrap();
+    assert!(matches!(put(&ann, 4, 1).await, Err(StoreError::OverTotal { whose: Whose::User, .. })));
+    // Less is left of the workspace's total than of the other's own.
+    let refused = put(&bob, 5, 5).await.unwrap_err();
+    assert!(matches!(refused, StoreError::OverTotal { whose: Whose::Workspace, limit: TOTAL }), "{refused}");
+    put(&bob, 6, 4).await.unwrap();
+    // Whoever deletes it: the room is the owner's.
+    fixture.store.delete(&bob, id(1)).await.unwrap();
+    put(&ann, 7, 4).await.unwrap();
+    assert_eq!(fixture.contents(), 6, "content and entry of three files");
 }

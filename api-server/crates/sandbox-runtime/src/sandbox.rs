@@ -233,7 +233,20 @@ impl Sandbox {
         body: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
     ) -> Result<FileStat, FileError> {
         let _awake = self.awake();
-        Box::pin(files::write(&self.files().await?, path.as_ref(), condition, body)).await
+        Box::pin(files::write(&self.files().await?, path.as_ref(), condition, None, body)).await
+    }
+
+    /// Writes a file that counts as last changed at a time of the caller's, in milliseconds since 1970: where code cannot write, its
+    /// size and time then tell which content is there.
+    pub async fn write_file_of(
+        &self,
+        path: &(impl AsRef<[u8]> + Sync + ?Sized),
+        modified_ms: u64,
+        body: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
+    ) -> Result<FileStat, FileError> {
+        let _awake = self.awake();
+        let connection = self.files().await?;
+        Box::pin(files::write(&connection, path.as_ref(), &WriteIf::Always, Some(modified_ms), body)).await
     }
 
     /// Reads a file; `path` as code in the sandbox sees it, or that of an [`OutputFile`].

@@ -23,7 +23,7 @@ pub use error::{ApiError, ErrorType};
 pub use file::{DeletedFile, DeletedPrefix, FileList, FileMetadata, FileScope, SessionFile, SessionFileList};
 pub use id::IdSeed;
 pub use model::{ModelCapabilities, ModelInfo};
-pub use request::{Block, InputMessage, MessagesRequest, Role, Rules};
+pub use request::{Block, ContainerUpload, FileSource, InputMessage, Medium, MessagesRequest, Role, Rules};
 pub use response::{
     CacheCreation, ContainerInfo, InteractionStopReason, Message, OutputTokensDetails, ServerToolUsage, StopReason,
     Usage,

@@ -8,6 +8,9 @@ use crate::walk::{array, boolean, extra, field, no_extras, object, required_stri
 use crate::{ApiError, ApiVersion, Surface, Tool};
 
 mod blocks;
+mod files;
+
+pub use files::{ContainerUpload, FileSource, Medium};
 
 /// What a request is held to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,19 +178,6 @@ impl MessagesRequest {
             stop_sequences,
             options,
         })
-    }
-
-    /// The files that `container_upload` blocks name, each with the path of its block.
-    pub fn container_uploads(&self) -> Vec<(String, String)> {
-        let mut uploads = Vec::new();
-        for (index, message) in self.messages.iter().enumerate() {
-            for (place, block) in message.content.iter().enumerate() {
-                if block.kind() == "container_upload" {
-                    uploads.push((format!("messages.{index}.content.{place}"), block.text("file_id").to_owned()));
-                }
-            }
-        }
-        uploads
     }
 }
 

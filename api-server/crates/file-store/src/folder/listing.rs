@@ -1,11 +1,16 @@
 //! Pages of the list.
 
-use std::{cmp::Reverse, collections::BinaryHeap, io, path::Path};
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, HashMap},
+    io,
+    path::Path,
+};
 
 use tracing::warn;
 
 use super::{disk, index_name, indexed_id};
-use crate::{FileId, FileSummary, ListRequest, Page};
+use crate::{FileId, FileMeta, FileSummary, ListRequest, Owner, Page};
 
 /// Reads one page. Files that go away meanwhile are replaced by the next ones, so that only the end of the list is short.
 pub(super) fn page(index: &Path, request: &ListRequest) -> io::Result<Page> {
@@ -15,7 +20,7 @@ pub(super) fn page(index: &Path, request: &ListRequest) -> io::Result<Page> {
     loop {
         let (ids, has_more) = next_ids(index, after, before, limit - files.len())?;
         for id in &ids {
-            files.extend(readable(index, *id)?);
+            files.extend(readable(index, *id)?.map(FileSummary::from));
         }
         if !has_more || files.len() >= limit {
             // Walked away from the cursor, newest of all last.
@@ -31,10 +36,22 @@ pub(super) fn page(index: &Path, request: &ListRequest) -> io::Result<Page> {
     }
 }
 
+/// What the files of each owner take.
+pub(super) fn sizes_by_owner(index: &Path) -> io::Result<HashMap<Owner, u64>> {
+    let mut sizes = HashMap::new();
+    for name in disk::names(index)? {
+        let Some(id) = indexed_id(&name?) else { continue };
+        if let Some(FileMeta { size_bytes, owner: Some(owner), .. }) = readable(index, id)? {
+            *sizes.entry(owner).or_default() += size_bytes;
+        }
+    }
+    Ok(sizes)
+}
+
 /// A listed file; nothing for one that was deleted since or whose entry is damaged.
-fn readable(index: &Path, id: FileId) -> io::Result<Option<FileSummary>> {
+fn readable(index: &Path, id: FileId) -> io::Result<Option<FileMeta>> {
     match disk::read_index(&index.join(index_name(id))) {
-        Ok(meta) => Ok(Some(meta.into())),
+        Ok(meta) => Ok(Some(meta)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {
             warn!(file.id = %id, %error, "left a damaged index entry out of a list");

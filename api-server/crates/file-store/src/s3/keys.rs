@@ -7,7 +7,7 @@ use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD as BASE64};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{FileId, FileMeta, FileName, FileSummary, Workspace};
+use crate::{FileId, FileMeta, FileName, FileSummary, Owner, Workspace};
 
 /// Longest metadata in a name: with the id before it a name stays one that any file system takes, as some stores keep them there.
 const LONGEST: usize = 220;
@@ -21,7 +21,15 @@ pub(super) struct Keys {
 
 /// What stands in a name, as short as may be.
 #[derive(Serialize, Deserialize)]
-struct Short(FileName, String, u64, i64, Option<i64>, u8);
+struct Short(
+    FileName,
+    String,
+    u64,
+    i64,
+    Option<i64>,
+    u8,
+    #[serde(default, skip_serializing_if = "Option::is_none")] Option<Owner>,
+);
 
 impl Keys {
     pub(super) fn new(prefix: &str) -> Self {
@@ -78,9 +86,17 @@ pub(super) fn last(key: &str) -> &str {
 fn summary_text(meta: &FileMeta) -> String {
     let nanos = i64::try_from(meta.created_at.as_nanosecond()).ok();
     let short = nanos.map(|created| {
-        let FileMeta { id: _, filename, mime_type, size_bytes, expires_at, downloadable, .. } = meta;
+        let FileMeta { filename, mime_type, size_bytes, expires_at, downloadable, owner, .. } = meta;
         let expires = expires_at.map(Timestamp::as_second);
-        Short(filename.clone(), mime_type.clone(), *size_bytes, created, expires, u8::from(*downloadable))
+        Short(
+            filename.clone(),
+            mime_type.clone(),
+            *size_bytes,
+            created,
+            expires,
+            u8::from(*downloadable),
+            owner.clone(),
+        )
     });
     // An expiry between two seconds would come back as another one.
     let exact = meta.expires_at.is_none_or(|at| at.subsec_nanosecond() == 0);
@@ -92,8 +108,8 @@ fn summary_text(meta: &FileMeta) -> String {
 /// What the name of an index object says.
 #[derive(Debug, PartialEq)]
 pub(super) enum Named {
-    /// All that a list shows.
-    Summary(Box<FileSummary>),
+    /// All that a list shows, and whose the file is.
+    Summary(Box<FileSummary>, Option<Owner>),
     /// The metadata stands in the object.
     Elsewhere(FileId),
     /// It was not written by us.
@@ -108,8 +124,8 @@ pub(super) fn named(key: &str) -> Named {
         return Named::Elsewhere(id);
     }
     let short = BASE64.decode(text).ok().and_then(|json| serde_json::from_slice::<Short>(&json).ok());
-    let summary = short.and_then(|Short(filename, mime_type, size_bytes, created, expires, downloadable)| {
-        Some(FileSummary {
+    let summary = short.and_then(|Short(filename, mime_type, size_bytes, created, expires, downloadable, owner)| {
+        let summary = FileSummary {
             id,
             filename,
             mime_type,
@@ -117,9 +133,10 @@ pub(super) fn named(key: &str) -> Named {
             created_at: Timestamp::from_nanosecond(i128::from(created)).ok()?,
             expires_at: expires.map(Timestamp::from_second).transpose().ok()?,
             downloadable: downloadable != 0,
-        })
+        };
+        Some(Named::Summary(Box::new(summary), owner))
     });
-    summary.map_or(Named::Foreign, |summary| Named::Summary(Box::new(summary)))
+    summary.unwrap_or(Named::Foreign)
 }
 
 #[cfg(test)]
@@ -140,6 +157,7 @@ mod tests {
             expires_at,
             downloadable: true,
             origin: Origin::Upload,
+            owner: None,
         }
     }
 
@@ -171,16 +189,22 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_name_says_what_lists_show(name in "[^<>:\"|?*\\\\/\\p{Cc}]{1,80}", seconds: Option<u32>, size: u64) {
+        fn a_name_says_what_lists_show(
+            name in "[^<>:\"|?*\\\\/\\p{Cc}]{1,80}", seconds: Option<u32>, size: u64, user: Option<String>,
+        ) {
             prop_assume!(name != "." && name != "..");
             let expires_at = seconds.map(|seconds| Timestamp::from_second(i64::from(seconds)).unwrap());
-            let file = FileMeta { size_bytes: size, ..meta(&name, expires_at) };
+            let owner = user.and_then(|user| Workspace::named("w").used_by(&user).user().cloned());
+            let file = FileMeta { size_bytes: size, owner, ..meta(&name, expires_at) };
             let keys = Keys::new("p");
             let key = keys.index_object("w", &file);
             prop_assert!(last(&key).len() <= 255);
             prop_assert!(key.starts_with(&keys.index_of("w", file.id)) && key < keys.behind("w", file.id));
             match named(&key) {
-                Named::Summary(summary) => prop_assert_eq!(*summary, FileSummary::from(file)),
+                Named::Summary(summary, owner) => {
+                    prop_assert_eq!(owner, file.owner.clone());
+                    prop_assert_eq!(*summary, FileSummary::from(file));
+                }
                 Named::Elsewhere(id) => prop_assert_eq!(id, file.id),
                 Named::Foreign => prop_assert!(false),
             }

@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 use super::{Inner, error::failed};
 use crate::{Body, FileId, FileMeta, NewFile, Staged, StoreError, Workspace, workspace::hex};
 
-/// Bytes of a part: the least that stores take. Two are in memory at a time.
+/// Bytes of a part: the least that stores take. One is in memory at a time, and what the client sends meanwhile waits.
 pub(super) const PART: usize = 5 * 1024 * 1024;
 
 /// Content in the store that no index object names. Dropped before it is committed, it is removed.
@@ -36,7 +36,9 @@ pub(super) async fn stage(
     limit: u64,
 ) -> Result<StagedObject, StoreError> {
     let key = inner.keys.content(workspace.key(), id);
-    let (mut buffer, mut hash, mut size_bytes) = (BytesMut::new(), Sha256::new(), 0_u64);
+    // Of the whole size at once: growing would end at nearly twice as much. What is not filled takes no memory.
+    let part = || BytesMut::with_capacity(PART);
+    let (mut buffer, mut hash, mut size_bytes) = (part(), Sha256::new(), 0_u64);
     let mut parts: Option<Parts> = None;
     while let Some(piece) = body.next().await {
         let mut piece = piece.map_err(StoreError::Body)?;
@@ -47,7 +49,7 @@ pub(super) async fn stage(
         hash.update(&piece);
         while buffer.len() + piece.len() > PART {
             buffer.extend_from_slice(&piece.split_to(PART - buffer.len()));
-            let whole = mem::take(&mut buffer).freeze();
+            let whole = mem::replace(&mut buffer, part()).freeze();
             let mut started = match parts.take() {
                 Some(parts) => parts,
                 None => Parts::start(inner, &key).await?,
@@ -164,8 +166,19 @@ impl Staged for StagedObject {
     async fn commit(self: Box<Self>, file: NewFile) -> Result<FileMeta, StoreError> {
         let Self { inner, workspace, id, mut content, size_bytes, sha256 } = *self;
         let NewFile { filename, mime_type, created_at, expires_at, downloadable, origin } = file;
-        let meta =
-            FileMeta { id, filename, mime_type, size_bytes, sha256, created_at, expires_at, downloadable, origin };
+        let owner = workspace.user().cloned();
+        let meta = FileMeta {
+            id,
+            filename,
+            mime_type,
+            size_bytes,
+            sha256,
+            created_at,
+            expires_at,
+            downloadable,
+            origin,
+            owner,
+        };
         if let Some(at) = expires_at {
             // Without its file a mark says nothing: the sweep removes it in its time.
             inner.write(&inner.keys.expiry_mark(&workspace, id, at), Bytes::new()).await?;

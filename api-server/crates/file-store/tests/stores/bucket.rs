@@ -39,7 +39,11 @@ impl Bucket {
     }
 
     pub(crate) fn insert(&self, key: &str, content: &'static [u8]) {
-        self.held().objects.insert(key.to_owned(), Bytes::from_static(content));
+        self.insert_all([(key.to_owned(), Bytes::from_static(content))]);
+    }
+
+    pub(crate) fn insert_all(&self, objects: impl IntoIterator<Item = (String, Bytes)>) {
+        self.held().objects.extend(objects);
     }
 
     fn store(&self, key: String, content: Bytes, condition: Option<&ETagCondition>) -> S3Result<()> {
@@ -93,8 +97,11 @@ impl S3 for Bucket {
         let (mut contents, mut folders) = (Vec::new(), Vec::new());
         let mut more = false;
         let mut last = String::new();
-        for (key, content) in
-            self.held().objects.range(prefix.clone()..).take_while(|(key, _)| key.starts_with(&prefix))
+        for (key, content) in self
+            .held()
+            .objects
+            .range(prefix.clone().max(start.clone())..)
+            .take_while(|(key, _)| key.starts_with(&prefix))
         {
             let folder = delimiter.as_ref().and_then(|end| {
                 let (folder, _) = key[prefix.len()..].split_once(end.as_str())?;

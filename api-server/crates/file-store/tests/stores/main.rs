@@ -1,8 +1,10 @@
-//! What every store does, over a folder and over S3.
+//! What every store does: a folder, a bucket in this process, and one of a real server (`e2e/with-object-store`).
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod bucket;
 mod folder;
+mod many;
+mod real;
 mod s3;
 mod server;
 
@@ -22,7 +24,7 @@ const NOW: i64 = 1_796_000_000;
 const LIMIT: u64 = 1 << 30;
 
 /// One test over each store.
-macro_rules! of_both_stores {
+macro_rules! of_all_stores {
     ($($name:ident)*) => {
         mod in_folder {
             $(#[tokio::test] async fn $name() {
@@ -38,10 +40,16 @@ macro_rules! of_both_stores {
             })*
             use super::{Arc, Store};
         }
+        mod in_real_bucket {
+            $(#[tokio::test] #[ignore = "needs a real S3 server"] async fn $name() {
+                super::$name(Store::new(Arc::new(super::real::store(stringify!($name)).await))).await;
+            })*
+            use super::{Arc, Store};
+        }
     };
 }
 
-of_both_stores! {
+of_all_stores! {
     all_byte_values_come_back_with_their_hash
     an_empty_file_is_a_file
     metadata_comes_back_as_it_was_given
@@ -52,6 +60,7 @@ of_both_stores! {
     an_id_is_given_once
     what_is_too_large_is_refused
     usage_is_what_the_contents_of_one_workspace_take
+    usage_is_known_by_whose_the_files_are
     another_workspaces_file_answers_like_one_that_never_existed
     pages_walk_the_list_in_both_directions
     a_list_shows_what_metadata_says
@@ -178,6 +187,7 @@ async fn metadata_comes_back_as_it_was_given(store: Store) {
         expires_at,
         downloadable,
         origin,
+        owner: None,
     };
     assert_eq!(put, expected);
 }
@@ -240,6 +250,23 @@ async fn usage_is_what_the_contents_of_one_workspace_take(store: Store) {
     store.put(3, &[1; 23]).await;
     assert_eq!(store.store.usage(&store.workspace).await.unwrap(), 1023);
     assert_eq!(store.store.usage(&Workspace::named("other")).await.unwrap(), 0);
+}
+
+async fn usage_is_known_by_whose_the_files_are(store: Store) {
+    let [ann, bob] = ["ann", "bob"].map(|user| store.workspace.clone().used_by(user));
+    store.put(1, &[1; 1000]).await;
+    let long = "報".repeat(85);
+    for (number, user, name, size) in [(2, &ann, "a", 5), (3, &ann, &*long, 7), (4, &bob, "a", 11)] {
+        let body = pieces(vec![Ok(vec![1; size])]);
+        store.store.put(user, id(number), new_file(name), body, LIMIT).await.unwrap();
+    }
+    let sizes = store.store.usage_by_owner(&store.workspace).await.unwrap();
+    let expected = [(&ann, 12), (&bob, 11)].map(|(user, size)| (user.user().unwrap().clone(), size));
+    assert_eq!(sizes, expected.into());
+    assert_eq!(store.stat(3).await.unwrap().owner.as_ref(), ann.user());
+    store.store.delete(&bob, id(3)).await.unwrap();
+    assert_eq!(store.store.usage_by_owner(&ann).await.unwrap()[ann.user().unwrap()], 5);
+    assert!(store.store.usage_by_owner(&Workspace::named("other")).await.unwrap().is_empty());
 }
 
 async fn another_workspaces_file_answers_like_one_that_never_existed(store: Store) {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use file_store::{Body, Encryption, FileStore, ListRequest, S3Config, S3Store, StaticCredentials, StoreError};
+use file_store::{Body, Encryption, FileStore, Patience, S3Config, S3Store, StaticCredentials, StoreError};
 use futures_util::{StreamExt, stream};
 use http::Method;
 use jiff::SignedDuration;
@@ -123,19 +123,35 @@ async fn a_check_says_what_is_wrong() {
 }
 
 #[tokio::test]
-async fn a_page_is_one_request_wherever_it_lies_and_however_many_files_there_are() {
+async fn a_part_that_fails_once_is_sent_again() {
     let server = S3Server::start().await;
     let store = of(server.store().await);
-    for number in 0..120 {
-        store.put(number, b"").await;
-    }
+    let content: Vec<u8> = (0..12 * MIB).map(|n| u8::try_from(n * 7 % 251).unwrap()).collect();
+    // The last piece comes when the beginning of the upload and its first part have been taken.
+    let body = Box::pin(stream::iter(content.chunks(MIB).map(Bytes::copy_from_slice).enumerate()).map(|(n, piece)| {
+        if n == 11 {
+            server.fail(&[(503, "SlowDown"), (500, "InternalError")]);
+        }
+        Ok(piece)
+    }));
+    store.store.put(&store.workspace, id(1), new_file("a"), body, LIMIT).await.unwrap();
+    assert!(store.read(1).await == content);
+}
+
+#[tokio::test]
+async fn a_store_that_does_not_answer_is_asked_again_and_then_named() {
+    let server = S3Server::start().await;
+    let quick = Duration::from_millis(500);
+    let patience = Patience { connect: quick, attempt: quick, silence: quick };
+    let store = of(S3Store::new(S3Config { patience, ..server.config() }).await);
+    let staged = store.store.stage(&store.workspace, id(1), pieces(vec![Ok(vec![1; 5])]), LIMIT).await.unwrap();
+    server.fall_silent();
     server.asked();
-    for after in [None, Some(60), Some(20)] {
-        let request = ListRequest { after: after.map(id), before: None, limit: 20 };
-        let page = store.store.list(&store.workspace, &request).await.unwrap();
-        assert_eq!((page.files.len(), page.has_more), (20, after != Some(20)));
-        assert_eq!(server.asked().len(), 1, "after {after:?}");
-    }
+    let error = store.stat(1).await.unwrap_err();
+    assert!(matches!(error, StoreError::Unavailable { .. }), "{error}");
+    assert_eq!(server.asked().len(), 3);
+    let error = staged.commit(new_file("a")).await.unwrap_err();
+    assert!(matches!(error, StoreError::Unavailable { .. }), "{error}");
 }
 
 #[tokio::test]

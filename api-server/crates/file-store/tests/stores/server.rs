@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use file_store::{S3Config, S3Store, StaticCredentials};
+use file_store::{Patience, S3Config, S3Store, StaticCredentials};
 use http::{Method, Request, Response, StatusCode};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
@@ -29,6 +29,7 @@ pub(crate) struct Asked {
 struct Script {
     asked: Vec<Asked>,
     failures: VecDeque<(u16, &'static str)>,
+    silent: bool,
 }
 
 pub(crate) struct S3Server {
@@ -53,15 +54,18 @@ impl S3Server {
                 let answer = service_fn(move |request: Request<Incoming>| {
                     let (service, script) = (service.clone(), Arc::clone(&script));
                     async move {
-                        let failure = {
+                        let (failure, silent) = {
                             let mut script = script.lock().unwrap();
                             script.asked.push(Asked {
                                 method: request.method().clone(),
                                 target: request.uri().to_string(),
                                 headers: request.headers().clone(),
                             });
-                            script.failures.pop_front()
+                            (script.failures.pop_front(), script.silent)
                         };
+                        if silent {
+                            std::future::pending::<()>().await;
+                        }
                         let response = match failure {
                             Some((status, code)) => refusal(status, code),
                             None => hyper::service::Service::call(&service, request).await.unwrap(),
@@ -84,11 +88,17 @@ impl S3Server {
             path_style: true,
             encryption: None,
             credentials: Some(StaticCredentials { access_key_id: KEY.0.into(), secret_access_key: KEY.1.into() }),
+            patience: Patience::default(),
         }
     }
 
     pub(crate) async fn store(&self) -> S3Store {
         S3Store::new(self.config()).await
+    }
+
+    /// From now on nothing is answered.
+    pub(crate) fn fall_silent(&self) {
+        self.script.lock().unwrap().silent = true;
     }
 
     /// The next requests are answered so.

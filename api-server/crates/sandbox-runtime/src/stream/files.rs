@@ -61,11 +61,12 @@ async fn send(connection: &Arc<Connection>, request: Request<RequestBody>) -> Re
     Ok(connection.request(request, until).await?.accepted(until).await??)
 }
 
-/// Writes a file. Nothing is committed unless the whole body arrived.
+/// Writes a file, which counts as changed at that time or now. Nothing is committed unless the whole body arrived.
 pub(crate) async fn write(
     connection: &Arc<Connection>,
     path: &[u8],
     condition: &WriteIf,
+    modified_ms: Option<u64>,
     body: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
 ) -> Result<FileStat, FileError> {
     let progress = Progress::new();
@@ -75,6 +76,10 @@ pub(crate) async fn write(
         WriteIf::Always => request,
         WriteIf::Absent => request.header(header::IF_NONE_MATCH, "*"),
         WriteIf::Unchanged { etag } => request.header(header::IF_MATCH, etag),
+    };
+    let request = match modified_ms {
+        Some(millis) => request.header(HEADER_MODIFIED_MS, millis),
+        None => request,
     };
     let request = request.body(body).map_err(|e| FileError::Forbidden(e.to_string()))?;
     // The transfer has no limit of its own: it may take as long as it moves.

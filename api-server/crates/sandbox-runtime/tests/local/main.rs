@@ -29,6 +29,11 @@ async fn a_command_runs_and_its_files_come_and_go() {
     let outcome = outcome.unwrap();
     assert_eq!((text(&outcome.stdout).as_str(), outcome.exit.outputs), ("uploaded", 1));
 
+    let path = "/mnt/user-data/uploads/dated";
+    let dated = sandbox.write_file_of(path, 1_796_000_000_123, stream::iter([Ok("x".into())])).await.unwrap();
+    assert_eq!((dated.size, dated.modified_ms), (1, 1_796_000_000_123));
+    assert_eq!(sandbox.stat_file(path).await.unwrap(), dated);
+
     let sealed = sandbox.seal("r2").await.unwrap();
     assert_eq!(sealed.iter().map(|file| (file.name.as_str(), file.size)).collect::<Vec<_>>(), [("out.bin", 4)]);
     assert_eq!(read(&sandbox, &sealed[0].path).await, b"made");

@@ -391,15 +391,6 @@ fn a_body_that_is_not_json_is_refused() {
     }
 }
 
-#[test]
-fn uploads_are_listed_with_their_places() {
-    let body = request(json!({ "messages": [
-        { "role": "user", "content": [{ "type": "text", "text": "x" }, { "type": "container_upload", "file_id": "file_1" }] },
-    ] }));
-    let read = MessagesRequest::from_value(&body, &ANTHROPIC).unwrap();
-    assert_eq!(read.container_uploads(), [("messages.0.content.1".to_owned(), "file_1".to_owned())]);
-}
-
 mod arbitrary {
     use proptest::prelude::*;
 
