@@ -54,7 +54,7 @@ lint: ## formatting, lints, dependency rules, scripts, chart
 test: ## everything, real cluster included
 	@e2e/test
 
-test-long: ## the HTTP tests and those on a cluster, with those that take minutes
+test-long: ## the HTTP tests on both runtimes, with those that take minutes
 	@LONG=1 e2e/test local cluster
 
 bench: ## the benchmarks, as a table of ratios

@@ -3,7 +3,7 @@
 use http::{Method, StatusCode};
 use prometheus_client::{
     encoding::{EncodeLabelSet, text},
-    metrics::{counter::Counter, family::Family, histogram::Histogram},
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
     registry::Registry,
 };
 use sandbox_runtime::Sandboxes;
@@ -29,6 +29,7 @@ pub struct Metrics {
     registry: Registry,
     requests: Family<Answered, Counter>,
     seconds: Family<Route, Histogram, fn() -> Histogram>,
+    tasks: Gauge,
 }
 
 impl Metrics {
@@ -39,8 +40,14 @@ impl Metrics {
         let seconds = Family::new_with_constructor((|| Histogram::new(SECONDS)) as fn() -> Histogram);
         registry.register("requests", "Requests answered", requests.clone());
         registry.register("request_seconds", "Time until the head of an answer, a stream's included", seconds.clone());
+        let tasks = Gauge::default();
+        registry.register(
+            "tasks",
+            "Tasks of the server's runtime: connections, turns, streams into sandboxes",
+            tasks.clone(),
+        );
         sandboxes.register(&mut registry);
-        Self { registry, requests, seconds }
+        Self { registry, requests, seconds, tasks }
     }
 
     /// A request was answered. `route` is a template of ours, never a path.
@@ -50,9 +57,11 @@ impl Metrics {
         self.seconds.get_or_create(&Route { route: route.to_owned() }).observe(took.as_secs_f64());
     }
 
-    /// All of it as text.
+    /// All of it as text, for a caller in the server's runtime.
     pub fn render(&self, sandboxes: &Sandboxes) -> Result<String, fmt::Error> {
         sandboxes.refresh_metrics();
+        let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+        self.tasks.set(i64::try_from(tasks).unwrap_or(i64::MAX));
         let mut page = String::new();
         text::encode(&mut page, &self.registry)?;
         Ok(page)

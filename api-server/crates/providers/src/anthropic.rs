@@ -4,8 +4,8 @@ use engine::{BlockDelta, ModelEvent, ModelRequest, OpenBlock};
 use serde_json::Value;
 use wire::{CacheCreation, OutputTokensDetails, StopReason, Usage};
 
+use crate::decode::Reader;
 use crate::failure::{Fault, message_of, status_of_type};
-use crate::http::Reader;
 use crate::sse::Event;
 
 /// What `count_tokens` takes of a request.
@@ -64,16 +64,16 @@ impl Reader for Stream {
                 vec![ModelEvent::Start { usage: self.usage.clone() }]
             }
             "content_block_start" => {
-                self.open = index;
-                open(&event["content_block"])?
+                // One that was not said to be over is, when the next begins.
+                let mut events = self.close();
+                self.open = Some(index.ok_or(Fault::Malformed("a block has no number"))?);
+                events.extend(open(&event["content_block"])?);
+                events
             }
             "content_block_delta" if index == self.open && index.is_some() => {
                 vec![ModelEvent::Delta(delta(&event["delta"])?)]
             }
-            "content_block_stop" if index == self.open && index.is_some() => {
-                self.open = None;
-                vec![ModelEvent::Close]
-            }
+            "content_block_stop" if index == self.open && index.is_some() => self.close(),
             "content_block_delta" | "content_block_stop" => {
                 return Err(Fault::Malformed("an event belongs to a block that is not open"));
             }
@@ -88,12 +88,16 @@ impl Reader for Stream {
                 }
                 Vec::new()
             }
-            "message_stop" => vec![ModelEvent::End {
-                stop: self.stop.unwrap_or(StopReason::EndTurn),
-                stop_sequence: self.stop_sequence.take(),
-                stop_details: self.stop_details.take(),
-                usage: self.usage.clone(),
-            }],
+            "message_stop" => {
+                let mut events = self.close();
+                events.push(ModelEvent::End {
+                    stop: self.stop.unwrap_or(StopReason::EndTurn),
+                    stop_sequence: self.stop_sequence.take(),
+                    stop_details: self.stop_details.take(),
+                    usage: self.usage.clone(),
+                });
+                events
+            }
             "error" => {
                 let kind = event["error"]["type"].as_str().unwrap_or_default();
                 let message = message_of(event.to_string().as_bytes());
@@ -106,6 +110,12 @@ impl Reader for Stream {
 
     fn at_end(&mut self) -> Result<Vec<ModelEvent>, Fault> {
         Err(Fault::Cut)
+    }
+}
+
+impl Stream {
+    fn close(&mut self) -> Vec<ModelEvent> {
+        self.open.take().map(|_| ModelEvent::Close).into_iter().collect()
     }
 }
 

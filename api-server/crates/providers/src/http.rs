@@ -12,8 +12,8 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::Sampling;
+use crate::decode::{Decoder, Reader};
 use crate::failure::{Fault, message_of, retry_after};
-use crate::sse::{Event, Splitter};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Upstreams send a `ping` or a comment while they think; who is silent for so long is gone. Bytes: several times what the longest
@@ -24,14 +24,6 @@ const WHOLE_BODY: usize = 64 << 10;
 const ERROR_TIME: Duration = Duration::from_secs(10);
 /// What follows a stream's last event is a few bytes; with them read, the connection serves the next sampling.
 const DRAIN: Duration = Duration::from_secs(5);
-
-/// Makes events of what an upstream streams.
-pub(crate) trait Reader: Send + 'static {
-    /// Takes an event; an `End` among the results is the last that is asked for.
-    fn read(&mut self, event: &Event) -> Result<Vec<ModelEvent>, Fault>;
-    /// The stream is over, and no `End` came.
-    fn at_end(&mut self) -> Result<Vec<ModelEvent>, Fault>;
-}
 
 /// How much patience there is with one answer.
 #[derive(Clone, Copy, Debug)]
@@ -120,7 +112,7 @@ impl Http {
     ) -> Sampling {
         let step = Step::Send(Box::new(self.request(url, body, more)));
         let left = self.limits.bytes;
-        let flow = Flow { http: self, reader, splitter: Splitter::default(), step, ready: VecDeque::new(), left };
+        let flow = Flow { http: self, decoder: Decoder::new(reader), step, ready: VecDeque::new(), left };
         stream::unfold(flow, Flow::next).boxed()
     }
 
@@ -176,8 +168,7 @@ enum Step {
 
 struct Flow<R> {
     http: Arc<Http>,
-    reader: R,
-    splitter: Splitter,
+    decoder: Decoder<R>,
     step: Step,
     ready: VecDeque<ModelEvent>,
     /// Bytes that may still come.
@@ -222,7 +213,7 @@ impl<R: Reader> Flow<R> {
                 Ok(Some(bytes)) => self.read(&bytes).map(Some),
                 Ok(None) => {
                     self.step = Step::Over;
-                    self.reader.at_end().map(Some)
+                    self.decoder.at_end().map(Some)
                 }
                 Err(error) => Err(self.http.fault(&error)),
             },
@@ -232,16 +223,9 @@ impl<R: Reader> Flow<R> {
     /// Events before a fault are said before it.
     fn read(&mut self, bytes: &Bytes) -> Result<Vec<ModelEvent>, Fault> {
         self.left = self.left.checked_sub(bytes.len()).ok_or(Fault::Malformed("there is no end of the answer"))?;
-        let split = self.splitter.push(bytes).map_err(|_| Fault::Malformed("an event is too long"))?;
         let mut events = Vec::new();
-        for event in split {
-            match self.reader.read(&event) {
-                Ok(more) => events.extend(more),
-                Err(fault) => {
-                    events.push(ModelEvent::Fail(self.http.failure(&fault)));
-                    break;
-                }
-            }
+        if let Err(fault) = self.decoder.push(bytes, &mut events) {
+            events.push(ModelEvent::Fail(self.http.failure(&fault)));
         }
         Ok(events)
     }

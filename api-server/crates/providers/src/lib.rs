@@ -5,6 +5,7 @@
 
 mod anthropic;
 mod catalog;
+mod decode;
 mod estimate;
 mod failure;
 mod http;
@@ -17,6 +18,12 @@ use std::pin::Pin;
 
 use engine::ModelEvent;
 use futures_util::Stream;
+
+/// What reads an upstream's bytes, for the fuzzer only.
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing {
+    pub use crate::decode::fuzzing::stream;
+}
 
 pub use catalog::{Catalog, Model, Models, ModelsError};
 pub use settings::{CapabilitiesEntry, ModelEntry, SettingsError, UpstreamEntry, UpstreamKind};

@@ -26,9 +26,8 @@ pub(crate) struct Splitter {
 }
 
 impl Splitter {
-    /// Takes the next bytes.
-    pub(crate) fn push(&mut self, mut bytes: &[u8]) -> Result<Vec<Event>, TooLong> {
-        let mut events = Vec::new();
+    /// Adds the events that the next bytes complete; also with an error, those before it.
+    pub(crate) fn push(&mut self, mut bytes: &[u8], events: &mut Vec<Event>) -> Result<(), TooLong> {
         while let Some(&first) = bytes.first() {
             if std::mem::take(&mut self.after_return) && first == b'\n' {
                 bytes = &bytes[1..];
@@ -43,9 +42,9 @@ impl Splitter {
             let Some((terminator, rest)) = rest.split_first() else { break };
             self.after_return = *terminator == b'\r';
             bytes = rest;
-            self.end_line(&mut events)?;
+            self.end_line(events)?;
         }
-        Ok(events)
+        Ok(())
     }
 
     fn end_line(&mut self, events: &mut Vec<Event>) -> Result<(), TooLong> {
@@ -84,8 +83,11 @@ mod tests {
     use super::*;
 
     fn split(pieces: &[&[u8]]) -> Vec<String> {
-        let mut splitter = Splitter::default();
-        pieces.iter().flat_map(|piece| splitter.push(piece).unwrap()).map(|event| event.data).collect()
+        let (mut splitter, mut events) = (Splitter::default(), Vec::new());
+        for piece in pieces {
+            splitter.push(piece, &mut events).unwrap();
+        }
+        events.into_iter().map(|event| event.data).collect()
     }
 
     #[test]
@@ -110,13 +112,13 @@ mod tests {
     #[test]
     fn endless_lines_and_events_are_given_up() {
         let megabyte = vec![b'x'; 1 << 20];
-        let mut splitter = Splitter::default();
-        let mut pushed = (0..17).map(|_| splitter.push(&megabyte));
-        assert!(pushed.any(|result| result == Err(TooLong)));
         let line = [b"data: ".as_slice(), &megabyte, b"\n"].concat();
-        let mut splitter = Splitter::default();
-        let mut pushed = (0..17).map(|_| splitter.push(&line));
-        assert!(pushed.any(|result| result == Err(TooLong)));
+        for piece in [megabyte, line] {
+            let (mut splitter, mut events) = (Splitter::default(), Vec::new());
+            let first = splitter.push(b"data: a\n\n", &mut events);
+            assert!(first.is_ok() && (0..17).any(|_| splitter.push(&piece, &mut events) == Err(TooLong)));
+            assert_eq!(events.len(), 1, "what came before is kept");
+        }
     }
 
     proptest! {

@@ -93,6 +93,15 @@ fn what_a_block_begins_with_is_said_too() {
 }
 
 #[test]
+fn a_block_that_is_not_ended_ends_with_the_next_or_with_the_message() {
+    let begin = |index: u64| json!({ "type": "content_block_start", "index": index, "content_block": { "type": "text", "text": "" } });
+    let events = read(&[begin(0), begin(1), json!({ "type": "message_stop" })]).unwrap();
+    let block = [ModelEvent::Open(OpenBlock::Text), ModelEvent::Close];
+    assert_eq!(events[..4], [block.clone(), block].concat());
+    assert!(matches!(events[4..], [ModelEvent::End { .. }]));
+}
+
+#[test]
 fn the_end_tells_why() {
     let end = |delta: &Value| {
         let events =
@@ -146,6 +155,7 @@ fn what_is_not_of_the_dialect_is_a_fault() {
             vec![json!({ "type": "content_block_delta", "index": 0, "delta": { "type": "text_delta" } })],
         ),
         ("no index", vec![json!({ "type": "content_block_stop" })]),
+        ("no index of a block", vec![json!({ "type": "content_block_start", "content_block": { "type": "text" } })]),
         ("no block", vec![json!({ "type": "content_block_start", "index": 0 })]),
         ("no type", vec![json!({ "type": "content_block_start", "index": 0, "content_block": { "text": "x" } })]),
         ("a call without a name", block(0, &json!({ "type": "tool_use", "id": "x" }), &[])),

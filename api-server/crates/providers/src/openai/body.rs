@@ -76,8 +76,10 @@ fn function(tool: &Value, index: usize) -> Result<Value, ApiError> {
     Ok(json!({ "type": "function", "function": function }))
 }
 
+/// `None` for what is meant without words: some servers take the word `auto` amiss when they stream.
 fn tool_choice(choice: &Value) -> Option<Value> {
     Some(match choice["type"].as_str()? {
+        "auto" => return None,
         "any" => "required".into(),
         "tool" => json!({ "type": "function", "function": { "name": choice["name"] } }),
         plain => plain.into(),
@@ -112,11 +114,11 @@ fn assistant(message: &ModelMessage) -> Option<Value> {
         json!({ "id": call["id"], "type": "function", "function": function })
     });
     let calls: Vec<Value> = calls.collect();
-    let content = if text.is_empty() { Value::Null } else { text.into() };
-    match (calls.is_empty(), content.is_null()) {
+    // Calls alone have an empty content: not every server takes null, nor none at all.
+    match (calls.is_empty(), text.is_empty()) {
         (true, true) => None,
-        (true, false) => Some(json!({ "role": "assistant", "content": content })),
-        (false, _) => Some(json!({ "role": "assistant", "content": content, "tool_calls": calls })),
+        (true, false) => Some(json!({ "role": "assistant", "content": text })),
+        (false, _) => Some(json!({ "role": "assistant", "content": text, "tool_calls": calls })),
     }
 }
 
@@ -251,11 +253,11 @@ mod tests {
             })
         );
         for (choice, expected) in [
-            (json!({ "type": "auto" }), json!("auto")),
-            (json!({ "type": "none" }), json!("none")),
-            (json!({ "type": "tool", "name": "f" }), json!({ "type": "function", "function": { "name": "f" } })),
+            (json!({ "type": "auto" }), None),
+            (json!({ "type": "none" }), Some(json!("none"))),
+            (json!({ "type": "tool", "name": "f" }), Some(json!({ "type": "function", "function": { "name": "f" } }))),
         ] {
-            assert_eq!(tool_choice(&choice), Some(expected), "{choice}");
+            assert_eq!(tool_choice(&choice), expected, "{choice}");
         }
     }
 
@@ -294,7 +296,7 @@ mod tests {
                 { "role": "user", "content": [
                     { "type": "image_url", "image_url": { "url": "data:image/png;base64,eA==" } }, { "type": "text", "text": "and?" }] },
                 { "role": "system", "content": "Hurry." },
-                { "role": "assistant", "content": null, "tool_calls": [
+                { "role": "assistant", "content": "", "tool_calls": [
                     { "id": "call_1", "type": "function", "function": { "name": "f", "arguments": "{\"b\":1,\"a\":\"x\"}" } }] },
                 { "role": "tool", "tool_call_id": "call_1", "content": "plain" },
             ])

@@ -4,8 +4,8 @@ use engine::{BlockDelta, ModelEvent, OpenBlock};
 use serde_json::Value;
 use wire::{OutputTokensDetails, StopReason, Usage};
 
+use crate::decode::Reader;
 use crate::failure::{Fault, message_of};
-use crate::http::Reader;
 use crate::sse::Event;
 
 /// More calls than any model makes at once.
