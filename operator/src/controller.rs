@@ -11,6 +11,7 @@ use crate::{
     leader::Leading,
     metrics::Metrics,
     observe::{Stores, observe, observe_template},
+    queue::Queue,
     render::prepare,
     report::{Reported, count, publish, report},
     status::{ready_words, says_something_new, suspended_reason, with_trouble},
@@ -19,12 +20,11 @@ use crate::{
     watch::{Guarded, Watches, watch_namespace},
 };
 use crds::SandboxStatus;
-use futures_util::{Stream, StreamExt, stream};
+use futures_util::{Stream, StreamExt, stream::FuturesUnordered};
 use jiff::{SignedDuration, Timestamp};
 use kube::{
     Client, ResourceExt,
     runtime::{
-        controller::{self, Action, Config},
         events::{Recorder, Reporter},
         reflector::ObjectRef,
     },
@@ -32,17 +32,16 @@ use kube::{
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
-use tokio::sync::watch;
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until},
+};
 use tokio_util::sync::CancellationToken;
 
 /// Sandboxes looked at side by side.
-const CONCURRENCY: u16 = 16;
-/// First wait after a failed pass, doubled with each further one.
-const FIRST_RETRY: Duration = Duration::from_millis(500);
-/// Longest wait after a failed pass.
-const LONGEST_RETRY: Duration = Duration::from_mins(1);
+const CONCURRENCY: usize = 16;
 /// A pass that lost against another writer looks again after this, should the watch not bring the news earlier.
 const OUTDATED_RETRY: Duration = Duration::from_secs(2);
 /// A namespace that was not being deleted is asked about again after this.
@@ -73,7 +72,6 @@ struct Context {
 struct Memory {
     uid: String,
     history: History,
-    failures: u32,
     /// The version that our last write has replaced: while the watch still shows it, the next one is on its way.
     superseded: Option<String>,
 }
@@ -96,8 +94,10 @@ pub struct Deps {
     pub isolation_required: bool,
 }
 
-/// When to look again, and what came of a pass, as a label.
-type Outcome = (Action, &'static str);
+/// After how long to look again, if the watches bring no news, and what came of a pass, as a label.
+type Outcome = (Option<Duration>, &'static str);
+/// A pass that has ended, with the name of its Sandbox.
+type Ended = (String, Result<Option<Duration>, ApplyError>);
 
 /// Looks after one namespace until told to stop; passes that have begun are finished. Until it leads it only keeps its stores warm.
 pub async fn run(deps: Deps, namespace: String, stop: CancellationToken) {
@@ -143,21 +143,30 @@ pub async fn run(deps: Deps, namespace: String, stop: CancellationToken) {
             _ = begin => {}
             () = drain(&mut triggers) => {}
         }
+        let mut queue = Queue::default();
         // What was drained is still to be looked at, like everything else that a new leader finds.
-        let found: Vec<_> = sandboxes.state().iter().map(|sandbox| Ok(ObjectRef::from_obj(sandbox.as_ref()))).collect();
-        controller::applier(
-            |sandbox, context| Box::pin(timed(sandbox, context, stop.clone())),
-            retry_after_failure,
-            Arc::clone(&context),
-            sandboxes,
-            stream::iter(found).chain(triggers).take_until(stop.cancelled()),
-            Config::default().concurrency(CONCURRENCY),
-        )
-        .for_each(|pass| {
-            forget_the_gone(&context, pass.err());
-            std::future::ready(())
-        })
-        .await;
+        sandboxes.state().iter().for_each(|sandbox| queue.push(sandbox.name_any(), Instant::now()));
+        let mut running = FuturesUnordered::new();
+        loop {
+            while running.len() < CONCURRENCY
+                && let Some(name) = queue.pop(Instant::now())
+            {
+                if let Some(sandbox) = sandboxes.get(&ObjectRef::new(&name).within(&namespace)) {
+                    running.push(Box::pin(pass(name, sandbox, &context)));
+                } else {
+                    context.lock().remove(&name);
+                    queue.done(name, None);
+                }
+            }
+            let due = queue.next_due().filter(|_| running.len() < CONCURRENCY);
+            tokio::select! {
+                () = stop.cancelled() => break,
+                Some(ended) = running.next(), if !running.is_empty() => settle(&mut queue, &namespace, ended),
+                Some(trigger) = triggers.next() => queue.push(trigger.name, Instant::now()),
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {}
+            }
+        }
+        while running.next().await.is_some() {}
     };
     passes.await;
 }
@@ -167,30 +176,23 @@ async fn drain(triggers: &mut (impl Stream + Unpin)) {
     while triggers.next().await.is_some() {}
 }
 
-/// One pass, measured. One that was due when the operator was told to stop does not begin.
-async fn timed(sandbox: Arc<Guarded>, context: Arc<Context>, stop: CancellationToken) -> Result<Action, ApplyError> {
-    if stop.is_cancelled() {
-        return Ok(Action::await_change());
-    }
-    let (metrics, began) = (Arc::clone(&context.metrics), Instant::now());
-    let outcome = reconcile(sandbox, context).await;
+/// One pass, measured.
+async fn pass(name: String, sandbox: Arc<Guarded>, context: &Context) -> Ended {
+    let began = Instant::now();
+    let outcome = Box::pin(reconcile(sandbox, context)).await;
     let result = outcome.as_ref().map_or("failed", |(_, result)| *result);
-    metrics.reconciled("Sandbox", result, began.elapsed());
-    outcome.map(|(action, _)| action)
+    context.metrics.reconciled("Sandbox", result, began.elapsed());
+    (name, outcome.map(|(again, _)| again))
 }
 
-/// Drops the memory of a Sandbox that no longer exists. Failed passes were already logged by [`retry_after_failure`].
-fn forget_the_gone<A: std::error::Error, B: std::error::Error>(
-    context: &Context,
-    error: Option<controller::Error<A, B>>,
-) {
-    match error {
-        Some(controller::Error::ObjectNotFound(gone)) => {
-            context.lock().remove(&gone.name);
-        }
-        Some(controller::Error::ReconcilerFailed(..)) | None => {}
-        Some(error @ (controller::Error::QueueError(_) | controller::Error::RunnerError(_))) => {
-            tracing::warn!(%error, "the queue of a namespace ended");
+/// Puts it in again for when it is to be looked at next.
+fn settle(queue: &mut Queue<String>, namespace: &str, (name, outcome): Ended) {
+    let now = Instant::now();
+    match outcome {
+        Ok(again) => queue.done(name, again.map(|wait| now + wait)),
+        Err(error) => {
+            let retry_ms = u64::try_from(queue.failed(name.clone(), now).as_millis()).unwrap_or(u64::MAX);
+            tracing::warn!(sandbox.name = name, sandbox.namespace = namespace, %error, retry_ms, "a pass failed");
         }
     }
 }
@@ -226,10 +228,7 @@ impl Context {
     }
 
     fn remember(&self, name: &str, uid: &str, history: History) {
-        self.with_memory(name, uid, |memory| {
-            memory.history = history;
-            memory.failures = 0;
-        });
+        self.with_memory(name, uid, |memory| memory.history = history);
     }
 
     /// Changes what is remembered of the Sandbox of this UID; that of an earlier one of its name is dropped.
@@ -237,7 +236,7 @@ impl Context {
         let mut memory = self.lock();
         let known = memory.entry(name.to_owned()).or_default();
         if known.uid != uid {
-            *known = Memory { uid: uid.to_owned(), failures: known.failures, ..Memory::default() };
+            *known = Memory { uid: uid.to_owned(), ..Memory::default() };
         }
         change(known);
     }
@@ -247,37 +246,20 @@ impl Context {
         let known = memory.get(name).filter(|memory| memory.uid == uid);
         known.is_some_and(|memory| memory.superseded.as_deref() == Some(version))
     }
-
-    /// Failures in a row, this one included.
-    fn count_failure(&self, name: &str) -> u32 {
-        let mut memory = self.lock();
-        let memory = memory.entry(name.to_owned()).or_default();
-        memory.failures = memory.failures.saturating_add(1);
-        memory.failures
-    }
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "the signature that the applier asks for")]
-fn retry_after_failure(sandbox: Arc<Guarded>, error: &ApplyError, context: Arc<Context>) -> Action {
-    let doublings = context.count_failure(&sandbox.name_any()).saturating_sub(1).min(16);
-    let wait = FIRST_RETRY.saturating_mul(1 << doublings).min(LONGEST_RETRY);
-    let retry_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-    tracing::warn!(sandbox.name = sandbox.name_any(), sandbox.namespace = sandbox.namespace(), %error, retry_ms, "a pass failed");
-    Action::requeue(wait)
-}
-
-async fn reconcile(sandbox: Arc<Guarded>, context: Arc<Context>) -> Result<Outcome, ApplyError> {
+async fn reconcile(sandbox: Arc<Guarded>, context: &Context) -> Result<Outcome, ApplyError> {
     let sandbox = match &sandbox.0 {
         Ok(sandbox) => sandbox,
         Err(invalid) => {
             // It stays as it is until somebody changes it.
             tracing::warn!(sandbox.name = invalid.metadata.name, error = invalid.error, "a Sandbox cannot be read");
-            return Ok((Action::await_change(), "nothing"));
+            return Ok((None, "nothing"));
         }
     };
     // A Sandbox that is being deleted gets no writes; its children go by their owner references.
     if sandbox.metadata.deletion_timestamp.is_some() {
-        return Ok((Action::await_change(), "nothing"));
+        return Ok((None, "nothing"));
     }
     wait_for_first_lists(&context.stores).await;
     let namespace = sandbox.namespace().unwrap_or_default();
@@ -287,12 +269,12 @@ async fn reconcile(sandbox: Arc<Guarded>, context: Arc<Context>) -> Result<Outco
         Ok(valid) => valid,
         Err(error) => {
             tracing::warn!(sandbox.name = sandbox.name_any(), %error, "a Sandbox cannot be used");
-            return Ok((Action::await_change(), "nothing"));
+            return Ok((None, "nothing"));
         }
     };
     let Identity { name, uid, resource_version, .. } = &valid.identity;
     if context.is_superseded(name, uid, resource_version) {
-        return Ok((Action::requeue(OUTDATED_RETRY), "outdated"));
+        return Ok((Some(OUTDATED_RETRY), "outdated"));
     }
     let isolation = (context.isolation.borrow().clone(), context.isolation_required);
     let mut seen = observe(&context.stores, &valid, isolation);
@@ -303,7 +285,7 @@ async fn reconcile(sandbox: Arc<Guarded>, context: Arc<Context>) -> Result<Outco
         seen.facts = Box::pin(context.inquirer.inquire(question, seen.facts)).await;
         plan = decide(&valid, &seen, &history, context.now());
     }
-    Box::pin(carry_out(&context, &valid, plan)).await
+    Box::pin(carry_out(context, &valid, plan)).await
 }
 
 /// The stores of pods, claims and templates may fill after that of the sandboxes; until then nothing can be said about absence.
@@ -324,7 +306,7 @@ async fn carry_out(context: &Context, valid: &ValidSandbox, plan: Plan) -> Resul
         return Ok((requeue_after(requeue), "nothing"));
     }
     if context.namespace_is_terminating(&identity.namespace).await {
-        return Ok((Action::await_change(), "namespace terminating"));
+        return Ok((None, "namespace terminating"));
     }
     let claim = status.binding.as_ref().map_or(valid.child.as_str(), |binding| &binding.workspace_claim);
     let prepared = prepare(&act, valid, claim, &context.sandboxd_image);
@@ -339,7 +321,7 @@ async fn carry_out(context: &Context, valid: &ValidSandbox, plan: Plan) -> Resul
             history.resize_refused = Some((size.clone(), trouble));
             // Said by the next pass, which is due at once.
             context.remember(&identity.name, &identity.uid, history);
-            return Ok((Action::requeue(Duration::ZERO), "refused"));
+            return Ok((Some(Duration::ZERO), "refused"));
         }
         (Applied::Refused(trouble), _) => {
             status = with_trouble(status, &valid.status, &trouble, context.now().time);
@@ -347,8 +329,8 @@ async fn carry_out(context: &Context, valid: &ValidSandbox, plan: Plan) -> Resul
             requeue = Some(history.wait(context.now().uptime, valid.activity.as_ref()).unwrap_or(REFUSED_RETRY));
             result = "refused";
         }
-        (Applied::Outdated, _) => return Ok((Action::requeue(OUTDATED_RETRY), "outdated")),
-        (Applied::NamespaceTerminating, _) => return Ok((Action::await_change(), "namespace terminating")),
+        (Applied::Outdated, _) => return Ok((Some(OUTDATED_RETRY), "outdated")),
+        (Applied::NamespaceTerminating, _) => return Ok((None, "namespace terminating")),
     }
     let starting_for = history
         .sight
@@ -363,7 +345,7 @@ async fn carry_out(context: &Context, valid: &ValidSandbox, plan: Plan) -> Resul
             publish(&context.recorder, &identity, &valid.status, &status).await;
         }
         Reported::Nothing => {}
-        Reported::Outdated => return Ok((Action::requeue(OUTDATED_RETRY), "outdated")),
+        Reported::Outdated => return Ok((Some(OUTDATED_RETRY), "outdated")),
     }
     Ok((requeue_after(requeue), result))
 }
@@ -376,12 +358,12 @@ fn deletion_cause(status: &SandboxStatus) -> &'static str {
     }
 }
 
-fn requeue_after(wait: Option<SignedDuration>) -> Action {
+fn requeue_after(wait: Option<SignedDuration>) -> Option<Duration> {
     match wait.map(Duration::try_from) {
         // A little late rather than a little early, which would only look once more.
-        Some(Ok(wait)) => Action::requeue(wait + Duration::from_millis(5)),
-        Some(Err(_)) => Action::requeue(OUTDATED_RETRY),
-        None => Action::await_change(),
+        Some(Ok(wait)) => Some(wait + Duration::from_millis(5)),
+        Some(Err(_)) => Some(OUTDATED_RETRY),
+        None => None,
     }
 }
 

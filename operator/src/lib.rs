@@ -21,6 +21,7 @@ pub mod network;
 pub mod observe;
 pub mod pod_state;
 pub mod probe;
+pub mod queue;
 pub mod refusal;
 pub mod render;
 pub mod report;

@@ -20,7 +20,7 @@ use kube::{
     },
 };
 use serde::de::DeserializeOwned;
-use std::{convert::Infallible, fmt::Debug, sync::Arc, time::Duration};
+use std::{fmt::Debug, sync::Arc, time::Duration};
 use tokio::sync::watch;
 
 /// A Sandbox that may be one we cannot read: one bad object must not stop the watch of all others.
@@ -50,7 +50,7 @@ pub fn watch_namespace(
     metrics: &Arc<Metrics>,
     readiness: &Arc<Readiness>,
     isolation: watch::Receiver<Isolation>,
-) -> Watches<impl Stream<Item = Result<ObjectRef<Guarded>, Infallible>> + Send + 'static> {
+) -> Watches<impl Stream<Item = ObjectRef<Guarded>> + Send + 'static> {
     let all = || watcher::Config::default().any_semantic().page_size(PAGE);
     let ours = || all().labels(label_selector());
     let (sandboxes, touched_sandboxes) = reflect::<Guarded>(client, namespace, all(), strip, metrics, readiness);
@@ -77,7 +77,7 @@ pub fn watch_namespace(
         changes(isolation).flat_map(move |()| stream::iter(references(&everybody, |_| true))).boxed(),
         beats.boxed(),
     ]);
-    Watches { sandboxes, stores: Stores { pods, claims, mountable, templates }, triggers: triggers.map(Ok) }
+    Watches { sandboxes, stores: Stores { pods, claims, mountable, templates }, triggers }
 }
 
 /// An item for each change; endless.

@@ -4,7 +4,6 @@
 //! one template, or at the policy that denies everything. One pass at a time, and a few requests for each: templates are few.
 
 pub mod policy;
-pub mod queue;
 pub mod settings;
 pub mod write;
 
@@ -14,6 +13,7 @@ use crate::{
     isolation::Isolation,
     leader::Leading,
     metrics::Metrics,
+    queue::Queue,
     templates::{self, Memory},
     trouble::Trouble,
     watch::{reflect, strip},
@@ -35,7 +35,6 @@ use kube::{
     },
 };
 use policy::{Act, DENY_ALL, Kind, Wanted, decide_deny_all, decide_template, kind, policy_name};
-use queue::Queue;
 use settings::NetworkSettings;
 use std::{
     collections::HashMap,
