@@ -380,36 +380,23 @@ def test_uploads_take_little_memory_and_one_over_the_limit_is_refused_though_it_
 
 
 @pytest.mark.local
-def test_a_user_over_a_users_storage_is_told_so_and_a_colleague_is_not(tmp_path):
-    server = start_server(tmp_path, "--user-storage", "1000000")
+@pytest.mark.parametrize(
+    ("whose", "told", "another"),
+    [("workspace", "The files of your workspace may take 1 MB", 2), ("user", "Your files may take 1 MB", 1)],
+    ids=["workspace", "user"],
+)
+def test_whoever_is_over_the_storage_is_told_so_and_another_is_not(tmp_path, whose, told, another):
+    server = start_server(tmp_path, f"--{whose}-storage", "1000000")
     try:
         client = server.sdk()
         first = client.files.upload(file=("a.bin", bytes(600_000)))
         with pytest.raises(anthropic.types.StorageQuotaExceededError) as refused:
             client.files.upload(file=("b.bin", bytes(600_000)))
-        assert "Your files" in str(refused.value) and "1 MB" in str(refused.value)
-        server.sdk(key=1).files.upload(file=("b.bin", bytes(600_000)))
-        result, _ = server.bash('head -c 600000 /dev/zero > "$OUTPUT_DIR/big"; echo small > "$OUTPUT_DIR/small"')
-        assert len(result["content"]) == 1 and "the user's files" in result["stderr"], result
-        server.sdk(key=1).files.delete(first.id)
-        client.files.upload(file=("b.bin", bytes(600_000)))
-    finally:
-        stop_server(server)
-
-
-@pytest.mark.local
-def test_a_workspace_over_its_storage_is_told_so_and_another_is_not(tmp_path):
-    server = start_server(tmp_path, "--workspace-storage", "1000000")
-    try:
-        client = server.sdk()
-        first = client.files.upload(file=("a.bin", bytes(600_000)))
-        with pytest.raises(anthropic.types.StorageQuotaExceededError) as refused:
-            client.files.upload(file=("b.bin", bytes(600_000)))
-        assert "1 MB" in str(refused.value)
+        assert told in str(refused.value)
         assert [meta.id for meta in client.files.list()] == [first.id]
-        server.sdk(key=2).files.upload(file=("b.bin", bytes(600_000)))
+        server.sdk(key=another).files.upload(file=("b.bin", bytes(600_000)))
         result, _ = server.bash('head -c 600000 /dev/zero > "$OUTPUT_DIR/big"; echo small > "$OUTPUT_DIR/small"')
-        assert len(result["content"]) == 1 and "workspace" in result["stderr"], result
+        assert len(result["content"]) == 1 and f"the {whose}'s files" in result["stderr"], result
         client.files.delete(first.id)
         client.files.upload(file=("b.bin", bytes(600_000)))
     finally:

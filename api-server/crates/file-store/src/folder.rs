@@ -211,23 +211,10 @@ impl Staged for StagedPart {
 
     async fn commit(self: Box<Self>, file: NewFile) -> Result<FileMeta, StoreError> {
         let Self { layout, workspace, id, part, size_bytes, sha256 } = *self;
-        let NewFile { filename, mime_type, created_at, expires_at, downloadable, origin } = file;
-        let owner = workspace.user().cloned();
-        let meta = FileMeta {
-            id,
-            filename,
-            mime_type,
-            size_bytes,
-            sha256,
-            created_at,
-            expires_at,
-            downloadable,
-            origin,
-            owner,
-        };
+        let meta = file.stored(id, &workspace, size_bytes, sha256);
         on_disk("storing a file", move || {
             let entry = layout.entry(&workspace, id);
-            let mark = expires_at.map(|at| layout.expiry_mark(&workspace, id, at));
+            let mark = meta.expires_at.map(|at| layout.expiry_mark(&workspace, id, at));
             disk::publish(part, &entry, mark.as_deref(), &meta)?;
             Ok(meta)
         })

@@ -71,6 +71,15 @@ pub struct NewFile {
     pub origin: Origin,
 }
 
+impl NewFile {
+    /// The metadata of this file, once its content is there.
+    fn stored(self, id: FileId, workspace: &Workspace, size_bytes: u64, sha256: String) -> FileMeta {
+        let Self { filename, mime_type, created_at, expires_at, downloadable, origin } = self;
+        let owner = workspace.user().cloned();
+        FileMeta { id, filename, mime_type, size_bytes, sha256, created_at, expires_at, downloadable, origin, owner }
+    }
+}
+
 /// What is known about a stored file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileMeta {

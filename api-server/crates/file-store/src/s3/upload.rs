@@ -165,21 +165,8 @@ impl Staged for StagedObject {
 
     async fn commit(self: Box<Self>, file: NewFile) -> Result<FileMeta, StoreError> {
         let Self { inner, workspace, id, mut content, size_bytes, sha256 } = *self;
-        let NewFile { filename, mime_type, created_at, expires_at, downloadable, origin } = file;
-        let owner = workspace.user().cloned();
-        let meta = FileMeta {
-            id,
-            filename,
-            mime_type,
-            size_bytes,
-            sha256,
-            created_at,
-            expires_at,
-            downloadable,
-            origin,
-            owner,
-        };
-        if let Some(at) = expires_at {
+        let meta = file.stored(id, &workspace, size_bytes, sha256);
+        if let Some(at) = meta.expires_at {
             // Without its file a mark says nothing: the sweep removes it in its time.
             inner.write(&inner.keys.expiry_mark(&workspace, id, at), Bytes::new()).await?;
         }
