@@ -24,6 +24,7 @@ mod uploads;
 
 use anyhow::{Context as _, anyhow};
 use auth::{Auth, KeyFile, KeyHash};
+use axum::serve::ListenerExt as _;
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD as URL_SAFE_NO_PAD};
 use config::{AuthKind, Config, RuntimeKind};
 use file_store::{FileStore, Limited};
@@ -157,6 +158,8 @@ async fn serve_inside(listener: TcpListener, app: Arc<App>) {
 
 async fn serve(listener: TcpListener, app: Arc<App>, chores: Vec<JoinHandle<()>>) {
     let stop = app.stop.clone();
+    // An event that waits for the acknowledgement of the one before would come 40 ms late. A connection without the option works too.
+    let listener = listener.tap_io(|connection| drop(connection.set_nodelay(true)));
     let serving = axum::serve(listener, router::router(&app)).with_graceful_shutdown(stop.clone().cancelled_owned());
     tokio::select! {
         ended = serving.into_future() => {

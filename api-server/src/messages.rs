@@ -10,7 +10,7 @@ use crate::{
     failure::Failure,
     models,
     request::{Context, Version, new_seed},
-    turns::{self, Asked, Running},
+    turns::{self, Asked, EVENTS_AHEAD, Running},
 };
 use axum::{
     Extension, Json,
@@ -226,15 +226,17 @@ async fn events(mut running: Running, context: Context) -> Result<Response, Fail
     let frames = stream::unfold((Some(first), running), move |(first, mut running)| {
         let Context { id, surface } = context.clone();
         async move {
-            let event = match first {
-                Some(event) => event,
-                None => match tokio::time::timeout(PING_AFTER, running.events.recv()).await {
-                    Ok(Some(event)) => event,
-                    Ok(None) => return None,
-                    Err(_) => StreamEvent::Ping,
-                },
-            };
-            Some((Ok::<_, Infallible>(event.frame(surface, &id)), (None, running)))
+            let mut ready = Vec::from_iter(first);
+            if ready.is_empty() {
+                match tokio::time::timeout(PING_AFTER, running.events.recv_many(&mut ready, EVENTS_AHEAD)).await {
+                    Ok(0) => return None,
+                    Ok(_) => {}
+                    Err(_) => ready.push(StreamEvent::Ping),
+                }
+            }
+            // What is ready at once goes out at once.
+            let frames: String = ready.iter().map(|event| event.frame(surface, &id)).collect();
+            Some((Ok::<_, Infallible>(frames), (None, running)))
         }
     });
     let headers = [

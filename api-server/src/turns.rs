@@ -20,7 +20,7 @@ use wire::{ApiError, ErrorType, IdSeed, StreamEvent};
 /// How long a turn may take: SDKs give up after 600 s.
 const TURN_LIMIT: Duration = Duration::from_mins(9);
 /// Events that wait for a slow reader; then the turn waits.
-const EVENTS_AHEAD: usize = 32;
+pub const EVENTS_AHEAD: usize = 32;
 /// Wait before a failed sampling is tried again, unless its failure says how long; twice as long before the next.
 const RETRY_AFTER: Duration = Duration::from_millis(250);
 
@@ -175,17 +175,14 @@ impl Driver {
             () = self.stop.cancelled() => vec![Input::Cancel(stopping())],
             () = tokio::time::sleep_until(self.deadline) => vec![Input::Cancel(too_long())],
             event = async { sampling.as_mut()?.next().await }, if sampling.is_some() => {
-                let event = event.unwrap_or_else(ended_early);
-                match &event {
-                    ModelEvent::End { .. } => self.sampling = None,
-                    ModelEvent::Fail(failure) => {
-                        self.sampling = None;
-                        self.retry_after = Some(failure.error.retry_after.unwrap_or(self.wait));
-                        self.wait *= 2;
-                    }
-                    ModelEvent::Start { .. } | ModelEvent::Open(_) | ModelEvent::Delta(_) | ModelEvent::Close => {}
+                let mut inputs = vec![self.heard(event)];
+                // To wait anew for what is there already costs more than the event.
+                while inputs.len() < EVENTS_AHEAD
+                    && let Some(event) = self.sampling.as_mut().and_then(|sampling| sampling.next().now_or_never())
+                {
+                    inputs.push(self.heard(event));
                 }
-                vec![Input::Model(event)]
+                inputs
             }
             Some(input) = async { Some(call.as_mut()?.await) }, if call.is_some() => {
                 self.call = None;
@@ -193,6 +190,21 @@ impl Driver {
                 vec![Input::TimeLeft(left), input]
             }
         }
+    }
+
+    /// What the model says next, or that it says no more.
+    fn heard(&mut self, event: Option<ModelEvent>) -> Input {
+        let event = event.unwrap_or_else(ended_early);
+        match &event {
+            ModelEvent::End { .. } => self.sampling = None,
+            ModelEvent::Fail(failure) => {
+                self.sampling = None;
+                self.retry_after = Some(failure.error.retry_after.unwrap_or(self.wait));
+                self.wait *= 2;
+            }
+            ModelEvent::Start { .. } | ModelEvent::Open(_) | ModelEvent::Delta(_) | ModelEvent::Close => {}
+        }
+        Input::Model(event)
     }
 }
 

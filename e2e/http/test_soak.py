@@ -55,14 +55,22 @@ def resident(pids):
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
+def told(pid):
+    """The words that the process was started with; none of one that has ended."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
 def belongings(server):
     """What must be the same before and after: processes by name, all their descriptors, and tasks. None while sandboxes serve files, which they
     stop a while after the last."""
     names, descriptors = collections.Counter(), 0
     for pid, name in family(server.process.pid).items():
+        if b"files" in told(pid):
+            return None
         try:
-            if b"--half\0files" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes():
-                return None
             descriptors += len(os.listdir(f"/proc/{pid}/fd"))
         except OSError:
             continue
@@ -108,8 +116,8 @@ async def soak(server, containers, streams, seconds):
             await asyncio.sleep(start - seconds / 6 - time.monotonic())
             samples = []
             while time.monotonic() < start:
-                pids = [pid for pid, name in family(server.process.pid).items() if name in ("api-server", "sandboxd")]
-                samples.append(resident(pids))
+                lasting = [pid for pid in family(server.process.pid) if b"serve" in told(pid)]
+                samples.append(resident([server.process.pid, *lasting]))
                 await asyncio.sleep(seconds / 100)
             memory.append(statistics.median(samples))
 

@@ -7,10 +7,13 @@ mod board;
 mod creation;
 mod load;
 mod objects;
+#[path = "../../process.rs"]
 mod process;
 mod prometheus;
 mod report;
 mod rest;
+#[path = "../../table.rs"]
+mod table;
 mod traffic;
 
 use anyhow::Context as _;

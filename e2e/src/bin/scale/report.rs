@@ -4,10 +4,11 @@ use crate::{
     audit::Writers,
     creation::{Creation, Pairs},
     rest::{Rest, Suspension},
+    table::{Table, millis, number, percentile},
     traffic::{Kind, Writes},
 };
 use anyhow::Context as _;
-use std::{collections::BTreeSet, fmt::Write as _, io::Write as _, time::Duration};
+use std::{collections::BTreeSet, io::Write as _};
 
 /// Operator CPU for one sandbox, in milliseconds.
 const CPU_GOAL: f64 = 30.0;
@@ -143,87 +144,13 @@ fn rate(run: &Creation) -> f64 {
     float(run.count) / run.wall.as_secs_f64()
 }
 
-fn millis(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e3
-}
-
 fn float(count: usize) -> f64 {
     f64::from(u32::try_from(count).unwrap_or(u32::MAX))
-}
-
-/// Two decimals below ten, one below a hundred, else none.
-fn number(value: f64) -> String {
-    // A sum over nothing is a negative zero.
-    match (value + 0.0).abs() {
-        size if size >= 99.95 => format!("{value:.0}"),
-        size if size >= 9.995 => format!("{value:.1}"),
-        _ => format!("{:.2}", value + 0.0),
-    }
-}
-
-fn percentile(sorted: &[Duration], percent: usize) -> anyhow::Result<Duration> {
-    let last = sorted.len().checked_sub(1).context("nothing was measured")?;
-    sorted.get(last * percent / 100).copied().context("nothing was measured")
-}
-
-/// Columns as wide as their content; the first is text, the others are numbers.
-struct Table {
-    rows: Vec<Vec<String>>,
-}
-
-impl Table {
-    fn new(header: impl IntoIterator<Item = &'static str>) -> Self {
-        Self { rows: vec![header.into_iter().map(str::to_owned).collect()] }
-    }
-
-    fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        self.rows.push(cells.into_iter().collect());
-    }
-}
-
-impl std::fmt::Display for Table {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let columns = self.rows.iter().map(Vec::len).max().unwrap_or_default();
-        let width = |column: usize| {
-            self.rows
-                .iter()
-                .filter_map(|row| row.get(column))
-                .map(|cell| cell.chars().count())
-                .max()
-                .unwrap_or_default()
-        };
-        let widths: Vec<_> = (0..columns).map(width).collect();
-        for row in &self.rows {
-            let mut line = String::new();
-            for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
-                match column {
-                    0 => write!(line, "{cell:<width$}")?,
-                    _ => write!(line, "  {cell:>width$}")?,
-                }
-            }
-            writeln!(f, "{}", line.trim_end())?;
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn numbers_keep_as_many_digits_as_matter() {
-        let shown: Vec<_> = [-0.0, 0.004, 0.5, 9.994, 9.996, 42.26, 99.96, 1234.5].map(number).into();
-        assert_eq!(shown, ["0.00", "0.00", "0.50", "9.99", "10.0", "42.3", "100", "1234"]);
-    }
-
-    #[test]
-    fn columns_line_up() {
-        let mut table = Table::new(["what", "n"]);
-        table.row(["a longer name".to_owned(), "7".to_owned()]);
-        table.row(["b".to_owned(), "1234".to_owned()]);
-        assert_eq!(table.to_string(), "what              n\na longer name     7\nb              1234\n");
-    }
 
     #[test]
     fn writes_stand_side_by_side_and_rare_ones_are_left_out() {
@@ -239,13 +166,5 @@ mod tests {
             text,
             "writes of one   bare  sandbox\nPOST pods       1.00     1.00\nPOST sandboxes  0.00     1.00\n"
         );
-    }
-
-    #[test]
-    fn percentiles_are_values_that_were_measured() {
-        let times = [1, 2, 3, 4, 5].map(Duration::from_millis);
-        assert_eq!(percentile(&times, 50).unwrap(), Duration::from_millis(3));
-        assert_eq!(percentile(&times, 95).unwrap(), Duration::from_millis(4));
-        assert!(percentile(&[], 50).is_err());
     }
 }
