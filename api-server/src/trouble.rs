@@ -76,6 +76,7 @@ pub fn run_failure(error: &RunError) -> ToolFailure {
             (FailureKind::InvalidInput, text.into())
         }
         RunError::NoSandbox(error) => (FailureKind::Unavailable, explain(error)),
+        RunError::NotInImage(what) => (FailureKind::Unavailable, what.into()),
         RunError::Unavailable(_) => (FailureKind::Unavailable, "The sandbox could not run the command.".into()),
     };
     ToolFailure { kind, explanation: explanation.into_owned() }

@@ -154,8 +154,10 @@ pub enum ErrorCode {
     Mismatch,
     /// More runs than may wait (429).
     TooManyRequests,
-    /// Something the call needs is missing in the image or failed; the message names it (500).
+    /// Something the call needs failed; the message names it (500).
     Unavailable,
+    /// The image has no program for the call; the message says so in words for a model (501).
+    NotInImage,
     /// The disk, or the claim's quota, is full (507).
     NoSpace,
     /// The sandbox is stopping and the request was not started: safe to send again elsewhere (503).
@@ -175,6 +177,7 @@ impl ErrorCode {
             Self::TooLarge => 413,
             Self::TooManyRequests => 429,
             Self::Unavailable => 500,
+            Self::NotInImage => 501,
             Self::Draining => 503,
             Self::NoSpace => 507,
         }

@@ -40,8 +40,7 @@ const NAMES: [&str; 2] = ["python3", "python"];
 pub(crate) fn find(path: &str, executable: impl Fn(&str) -> bool) -> Result<CString, ErrorBody> {
     let folders: Vec<_> = path.split(':').filter(|folder| folder.starts_with('/')).collect();
     let mut candidates = NAMES.iter().flat_map(|name| folders.iter().map(move |folder| format!("{folder}/{name}")));
-    let missing =
-        || refusal(ErrorCode::Unavailable, format!("the image has no Python: no python3 or python in {path}"));
+    let missing = || refusal(ErrorCode::NotInImage, "The sandbox's image has no Python: neither python3 nor python.");
     candidates.find(|file| executable(file)).and_then(|file| CString::new(file).ok()).ok_or_else(missing)
 }
 
@@ -232,7 +231,7 @@ mod tests {
         assert_eq!(found.to_str().unwrap(), "/b/python3");
         assert_eq!(find("x:/b", &["x/python3", "/b/python"]).unwrap().to_str().unwrap(), "/b/python");
         let missing = find("/a:/b", &[]).unwrap_err();
-        assert_eq!(missing.code, ErrorCode::Unavailable);
+        assert_eq!(missing.code, ErrorCode::NotInImage);
         assert!(missing.message.contains("python3"), "{}", missing.message);
     }
 

@@ -34,7 +34,7 @@ const SHELLS: [Shell; 5] = [
 impl Shell {
     /// The image's shell, by a check whether a path can be executed.
     pub(crate) fn find(executable: impl Fn(&str) -> bool) -> Result<Self, ErrorBody> {
-        let missing = || refusal(ErrorCode::Unavailable, "the image has no shell: neither /bin/bash nor /bin/sh");
+        let missing = || refusal(ErrorCode::NotInImage, "The sandbox's image has no shell: neither bash nor sh.");
         SHELLS.into_iter().find(|shell| executable(shell.path)).ok_or_else(missing)
     }
 }
@@ -133,8 +133,8 @@ mod tests {
         assert_eq!(Shell::find(|_| true), Ok(BASH));
         assert_eq!(Shell::find(|path| path == "/bin/sh"), Ok(SH));
         let refused = Shell::find(|_| false).unwrap_err();
-        assert_eq!(refused.code, ErrorCode::Unavailable);
-        assert!(refused.message.contains("/bin/bash"), "{}", refused.message);
+        assert_eq!(refused.code, ErrorCode::NotInImage);
+        assert!(refused.message.contains("no shell"), "{}", refused.message);
     }
 
     #[test]

@@ -92,6 +92,7 @@ impl Metrics {
             RunError::TooLarge { .. } => "too_large",
             RunError::NoSandbox(_) => "no_sandbox",
             RunError::Unavailable(_) => "unavailable",
+            RunError::NotInImage(_) => "not_in_image",
         };
         self.without_result.get_or_create(&Reason { reason }).inc();
     }

@@ -184,6 +184,7 @@ impl Sandbox {
                     last = why;
                 }
                 Err(RunFailure::NotRun(why)) => return Err(RunError::Unavailable(why)),
+                Err(RunFailure::NotInImage(why)) => return Err(RunError::NotInImage(why)),
                 Err(RunFailure::Denied(why)) => {
                     return Err(AcquireError::unavailable(UnavailableReason::Denied, why).into());
                 }

@@ -118,6 +118,7 @@ fn after_refusal(refusal: Refusal) -> RunFailure {
         // Its interpreter is gone, or it was never there.
         ErrorCode::NotFound | ErrorCode::Gone => RunFailure::Unknown(message),
         ErrorCode::TooManyRequests => RunFailure::TooMany,
+        ErrorCode::NotInImage => RunFailure::NotInImage(message),
         ErrorCode::BadRequest
         | ErrorCode::Forbidden
         | ErrorCode::Conflict

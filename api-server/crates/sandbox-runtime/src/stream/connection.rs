@@ -245,6 +245,7 @@ fn code_of(status: StatusCode) -> ErrorCode {
         412 => ErrorCode::Mismatch,
         413 => ErrorCode::TooLarge,
         429 => ErrorCode::TooManyRequests,
+        501 => ErrorCode::NotInImage,
         503 => ErrorCode::Draining,
         507 => ErrorCode::NoSpace,
         _ => ErrorCode::Unavailable,

@@ -44,9 +44,11 @@ impl From<Refusal> for FileError {
             ErrorCode::TooLarge => Self::TooLarge,
             ErrorCode::NoSpace => Self::NoSpace,
             ErrorCode::Mismatch => Self::Changed,
-            ErrorCode::Conflict | ErrorCode::TooManyRequests | ErrorCode::Unavailable | ErrorCode::Draining => {
-                Self::Unavailable(message)
-            }
+            ErrorCode::Conflict
+            | ErrorCode::TooManyRequests
+            | ErrorCode::Unavailable
+            | ErrorCode::NotInImage
+            | ErrorCode::Draining => Self::Unavailable(message),
         }
     }
 }

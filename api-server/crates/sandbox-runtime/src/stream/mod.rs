@@ -72,6 +72,9 @@ pub enum RunError {
     /// It did not run: there is no sandbox to run it.
     #[error("did not run: {0}")]
     NoSandbox(#[from] AcquireError),
+    /// It did not run: the image has no program for it, in words for a model.
+    #[error("did not run: {0}")]
+    NotInImage(String),
     /// It did not run.
     #[error("did not run: {0}")]
     Unavailable(String),

@@ -32,6 +32,8 @@ pub(crate) enum RunFailure {
     Elsewhere(String),
     /// It did not run.
     NotRun(String),
+    /// The image has no program for it, in words for a model.
+    NotInImage(String),
     /// It did not run: we may not open a stream.
     Denied(String),
     /// It did not run: too many at a time.
@@ -65,6 +67,7 @@ fn after_refusal(asked: Asked, refusal: Refusal) -> Next {
     let failure = match (asked, code) {
         (Asked::Join, ErrorCode::NotFound) => return Next::SendAgain,
         (Asked::First, ErrorCode::TooManyRequests) => RunFailure::TooMany,
+        (Asked::First, ErrorCode::NotInImage) => RunFailure::NotInImage(message),
         (Asked::First, ErrorCode::Draining) => RunFailure::Elsewhere("the sandbox is stopping".to_owned()),
         (Asked::First, ErrorCode::Gone) => RunFailure::Unknown("ran before, and its result is forgotten".to_owned()),
         (
