@@ -254,30 +254,28 @@ impl<'a> MessageBody<'a> {
             interaction_stop_reason,
             errors,
         } = message;
-        let (interaction_stop_reason, errors) = of_surface(*interaction_stop_reason, errors, surface);
         let ending = Ending {
             stop_reason: *stop_reason,
             stop_sequence: stop_sequence.as_deref(),
             stop_details: stop_details.as_ref(),
-            interaction_stop_reason,
-            errors,
+            interaction_stop_reason: Some(*interaction_stop_reason),
+            errors: None,
             container: container.as_ref(),
-        };
+        }
+        .on(surface, errors);
         Self { id, kind: MessageType::Message, role: MessageRole::Assistant, model, content, ending, usage }
     }
 }
 
-/// What only one surface shows: how the interaction ended, and the errors where there are any.
-pub(crate) fn of_surface(
-    stop: Option<InteractionStopReason>,
-    errors: &[ApiError],
-    surface: Surface,
-) -> (Option<Option<InteractionStopReason>>, Option<Vec<ErrorObject>>) {
-    match surface {
-        Surface::Anthropic => (None, None),
-        Surface::Zylon => {
-            let objects = errors.iter().map(|error| error.object(surface)).collect();
-            (Some(stop), (!errors.is_empty()).then_some(objects))
+impl Ending<'_> {
+    /// With what only one surface shows: how the interaction ended, and the errors where there are any.
+    pub(crate) fn on(self, surface: Surface, errors: &[ApiError]) -> Self {
+        match surface {
+            Surface::Anthropic => Self { interaction_stop_reason: None, ..self },
+            Surface::Zylon => {
+                let objects = errors.iter().map(|error| error.object(surface)).collect();
+                Self { errors: (!errors.is_empty()).then_some(objects), ..self }
+            }
         }
     }
 }

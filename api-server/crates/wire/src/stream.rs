@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::error::ErrorBody;
-use crate::response::{Ending, MessageBody, of_surface};
+use crate::response::{Ending, MessageBody};
 use crate::schema::{Citation, ForeignDelta};
 use crate::{ApiError, ContainerInfo, ContentBlock, InteractionStopReason, Message, StopReason, Surface, Usage};
 
@@ -183,15 +183,15 @@ impl MessageDelta {
     fn object(&self, surface: Surface) -> Ending<'_> {
         let Self { stop_reason, stop_sequence, stop_details, container, interaction_stop_reason, errors, usage: _ } =
             self;
-        let (interaction_stop_reason, errors) = of_surface(*interaction_stop_reason, errors, surface);
         Ending {
             stop_reason: *stop_reason,
             stop_sequence: stop_sequence.as_deref(),
             stop_details: stop_details.as_ref(),
-            interaction_stop_reason,
-            errors,
+            interaction_stop_reason: Some(*interaction_stop_reason),
+            errors: None,
             container: container.as_ref(),
         }
+        .on(surface, errors)
     }
 }
 
