@@ -15,6 +15,7 @@ pub mod logging;
 mod messages;
 mod metrics;
 mod models;
+mod openapi;
 mod request;
 mod router;
 mod session;

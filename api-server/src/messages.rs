@@ -24,10 +24,12 @@ use http::{StatusCode, header};
 use providers::Model;
 use sandbox_runtime::Tool as SandboxTool;
 use sandboxd_protocol::layout;
-use serde_json::json;
 use std::{convert::Infallible, sync::Arc, time::Duration};
 use tokio::sync::OnceCell;
-use wire::{ApiError, ApiVersion, CodeToolVersion, ErrorType, MessagesRequest, Rules, StreamEvent, Surface, Tool};
+use wire::{
+    ApiError, ApiVersion, CodeToolVersion, ErrorType, MessagesRequest, Rules, StreamEvent, Surface, Tool,
+    schema::{TokenCount, Validation},
+};
 
 /// Largest body, in bytes.
 pub const MAX_BODY: u64 = 32_000_000;
@@ -60,7 +62,7 @@ pub async fn count_tokens(
     Extension(identity): Extension<Identity>,
     Version(version): Version,
     request: Request,
-) -> Result<Response, Failure> {
+) -> Result<Json<TokenCount>, Failure> {
     let betas = models::betas(request.headers());
     let body = body::read(request, MAX_BODY).await?;
     // Nothing is answered, so nothing limits it.
@@ -79,7 +81,7 @@ pub async fn count_tokens(
     )?;
     let prompt = ModelRequest::build(&request, &history, profile.as_ref(), &facts);
     let input_tokens = model.count_tokens(&prompt, &betas).await?;
-    Ok(Json(json!({ "input_tokens": input_tokens })).into_response())
+    Ok(Json(TokenCount { input_tokens }))
 }
 
 /// `POST .../validate` of the Zylon surface: whether the request would be taken. A body of a wrong shape is an ordinary error.
@@ -92,9 +94,9 @@ pub async fn validate(
 ) -> Result<Response, Failure> {
     let request = read(request, &context, version).await?;
     match refusal(&app, &identity, request).await {
-        None => Ok(Json(json!({ "valid": true, "errors": null })).into_response()),
+        None => Ok(Json(Validation { valid: true, errors: None }).into_response()),
         Some(error) if error.status() < 500 => {
-            let body = json!({ "valid": false, "errors": [error.message] });
+            let body = Validation { valid: false, errors: Some(vec![error.message]) };
             Ok((StatusCode::BAD_REQUEST, Json(body)).into_response())
         }
         Some(error) => Err(error.into()),

@@ -4,17 +4,17 @@ use crate::{
     App,
     config::{Config, ProviderKind},
     failure::Failure,
+    request::Id,
 };
 use anyhow::{anyhow, bail};
 use axum::{
     Json,
-    extract::{Path, Query, State, rejection::QueryRejection},
+    extract::{Query, State, rejection::QueryRejection},
 };
 use http::{HeaderMap, HeaderName};
 use providers::{ModelEntry, Models, ModelsError, UpstreamEntry, UpstreamKind};
-use serde_json::{Value, json};
 use std::{ops::Range, sync::Arc};
-use wire::ApiError;
+use wire::{ApiError, ModelBody, ModelList};
 
 static BETA: HeaderName = HeaderName::from_static("anthropic-beta");
 /// Models of a page, unless the request says otherwise, and at most.
@@ -71,7 +71,7 @@ pub fn betas(headers: &HeaderMap) -> Vec<String> {
 pub async fn list(
     State(app): State<Arc<App>>,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
-) -> Result<Json<Value>, Failure> {
+) -> Result<Json<ModelList>, Failure> {
     let Query(query) = query.map_err(|_| ApiError::invalid("The query cannot be read."))?;
     let query = PageQuery::read(&query)?;
     let catalog = app.models.catalog();
@@ -79,13 +79,17 @@ pub async fn list(
     let ids: Vec<&str> = models.iter().map(|model| model.info.id.as_str()).collect();
     let (range, has_more) = query.page(&ids)?;
     let page = ids.get(range.clone()).unwrap_or_default();
-    let data: Vec<Value> =
-        models.get(range).unwrap_or_default().iter().map(|model| model.info.body(app.repl)).collect();
-    Ok(Json(json!({ "data": data, "has_more": has_more, "first_id": page.first(), "last_id": page.last() })))
+    let id = |id: Option<&&str>| id.map(|id| (*id).to_owned());
+    Ok(Json(ModelList {
+        first_id: id(page.first()),
+        last_id: id(page.last()),
+        data: models.get(range).unwrap_or_default().iter().map(|model| model.info.body(app.repl)).collect(),
+        has_more,
+    }))
 }
 
 /// `GET /v1/models/{id}`; an alias shows the model that it stands for.
-pub async fn retrieve(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Json<Value>, Failure> {
+pub async fn retrieve(State(app): State<Arc<App>>, Id(id): Id) -> Result<Json<ModelBody>, Failure> {
     Ok(Json(app.models.catalog().find(&id)?.info.body(app.repl)))
 }
 

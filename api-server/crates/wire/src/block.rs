@@ -1,10 +1,13 @@
 //! Content blocks that this server makes.
 
+use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
+
+use crate::schema::{Citation, Foreign};
 
 /// A block of an answer. Key order is the order of the contract's examples.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ContentBlock {
     /// What the model says; never emitted empty.
@@ -13,6 +16,7 @@ pub enum ContentBlock {
         text: String,
         /// Where the upstream found it, raw.
         #[serde(skip_serializing_if = "Vec::is_empty")]
+        #[schemars(with = "Vec<Citation>")]
         citations: Vec<Value>,
     },
     /// The model's reasoning, with the upstream's signature untouched.
@@ -29,6 +33,7 @@ pub enum ContentBlock {
         /// Sub-tool name.
         name: String,
         /// What the model asked for.
+        #[schemars(with = "Map<String, Value>")]
         input: Value,
         /// Who called.
         caller: Caller,
@@ -61,17 +66,18 @@ pub enum ContentBlock {
         /// The client tool's name.
         name: String,
         /// What the model asked for.
+        #[schemars(with = "Map<String, Value>")]
         input: Value,
         /// Who called.
         caller: Caller,
     },
     /// A block of the upstream that is passed on as it came.
     #[serde(untagged)]
-    Raw(Value),
+    Raw(#[schemars(with = "Foreign")] Value),
 }
 
 /// Who made a call.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "type")]
 pub enum Caller {
     /// The model itself.
@@ -86,7 +92,7 @@ pub enum Caller {
 }
 
 /// `content` of a `bash_code_execution_tool_result`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "type")]
 pub enum BashResult {
     /// The command ran; a failing command is a result too.
@@ -113,7 +119,7 @@ pub enum BashResult {
 }
 
 /// A captured file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "type", rename = "bash_code_execution_output")]
 pub struct BashOutputFile {
     /// To fetch it with the Files API.
@@ -121,7 +127,7 @@ pub struct BashOutputFile {
 }
 
 /// `content` of a `code_execution_tool_result`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "type")]
 pub enum CellResult {
     /// The code ran; an exception and a time-out are results too.
@@ -148,7 +154,7 @@ pub enum CellResult {
 }
 
 /// A captured file of Python code.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "type", rename = "code_execution_output")]
 pub struct CellOutputFile {
     /// To fetch it with the Files API.
@@ -156,7 +162,7 @@ pub struct CellOutputFile {
 }
 
 /// `content` of a `text_editor_code_execution_tool_result`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "type")]
 pub enum EditorResult {
     /// A file, or on one surface a folder, was shown.
@@ -208,7 +214,7 @@ pub enum EditorResult {
 }
 
 /// `file_type` of a view.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FileType {
     /// Text.
@@ -220,7 +226,7 @@ pub enum FileType {
 }
 
 /// `error_code` of a tool result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolErrorCode {
     /// The call's input is not valid.
@@ -252,7 +258,7 @@ impl ToolErrorCode {
 }
 
 /// Zylon's extension of an error block.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ErrorDetail {
     /// The code again.
     pub code: String,

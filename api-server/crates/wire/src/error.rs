@@ -2,34 +2,46 @@
 
 use std::time::Duration;
 
-use serde_json::{Map, Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
-use crate::Surface;
+use crate::{ErrorDetail, Surface};
 
 /// `error.type`, which stands for one HTTP status.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, JsonSchema)]
 pub enum ErrorType {
     /// 400
+    #[serde(rename = "invalid_request_error")]
     InvalidRequest,
     /// 401
+    #[serde(rename = "authentication_error")]
     Authentication,
     /// 402
+    #[serde(rename = "billing_error")]
     Billing,
     /// 403
+    #[serde(rename = "permission_error")]
     Permission,
     /// 404
+    #[serde(rename = "not_found_error")]
     NotFound,
     /// 409
+    #[serde(rename = "conflict_error")]
     Conflict,
     /// 413
+    #[serde(rename = "request_too_large")]
     RequestTooLarge,
     /// 429
+    #[serde(rename = "rate_limit_error")]
     RateLimit,
     /// 500
+    #[serde(rename = "api_error")]
     Api,
     /// 504
+    #[serde(rename = "timeout_error")]
     Timeout,
     /// 529
+    #[serde(rename = "overloaded_error")]
     Overloaded,
 }
 
@@ -158,30 +170,77 @@ impl ApiError {
         self.kind.status()
     }
 
-    /// The object under `error`: `{type, message, details}`, on the Zylon surface with `detail {code, explanation}`.
-    pub fn object(&self, surface: Surface) -> Value {
-        let mut error = Map::new();
-        error.insert("type".into(), self.kind.name().into());
-        error.insert("message".into(), self.message.clone().into());
-        error.insert("details".into(), self.error_code.map_or(Value::Null, |code| json!({ "error_code": code })));
-        if surface == Surface::Zylon {
-            let code = self.error_code.unwrap_or_else(|| self.kind.name());
-            error.insert("detail".into(), json!({ "code": code, "explanation": self.message }));
+    /// The object under `error`.
+    pub fn object(&self, surface: Surface) -> ErrorObject {
+        let details = self.error_code.map(|error_code| ErrorDetails { error_code: error_code.to_owned() });
+        let detail = || ErrorDetail {
+            code: self.error_code.unwrap_or_else(|| self.kind.name()).to_owned(),
+            explanation: self.message.clone(),
+        };
+        ErrorObject {
+            kind: self.kind,
+            message: self.message.clone(),
+            details,
+            detail: (surface == Surface::Zylon).then(detail),
         }
-        Value::Object(error)
     }
 
     /// The whole body, of a JSON answer or of an `error` event.
-    pub fn body(&self, surface: Surface, request_id: &str) -> Value {
-        let mut body = Map::new();
-        body.insert("type".into(), "error".into());
-        body.insert("error".into(), self.object(surface));
-        body.insert("request_id".into(), request_id.into());
-        if surface == Surface::Zylon {
-            body.insert("detail".into(), self.message.clone().into());
+    pub fn body(&self, surface: Surface, request_id: &str) -> ErrorBody {
+        ErrorBody {
+            kind: ErrorBodyType::Error,
+            error: self.object(surface),
+            request_id: request_id.to_owned(),
+            detail: (surface == Surface::Zylon).then(|| self.message.clone()),
         }
-        Value::Object(body)
     }
+}
+
+/// The body of an answer that is an error.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "Error")]
+pub struct ErrorBody {
+    /// Always `error`.
+    #[serde(rename = "type")]
+    pub kind: ErrorBodyType,
+    /// What went wrong.
+    pub error: ErrorObject,
+    /// `req_...`, as in the `request-id` header and in the server's log.
+    pub request_id: String,
+    /// The message again; on the Zylon surface only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+}
+
+/// The constant `type` of [`ErrorBody`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub enum ErrorBodyType {
+    /// `error`
+    Error,
+}
+
+/// What went wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct ErrorObject {
+    /// The kind, which stands for the status.
+    #[serde(rename = "type")]
+    pub kind: ErrorType,
+    /// A sentence; of a request that does not validate, `<path>: <reason>`.
+    pub message: String,
+    /// For programs, where the kind does not say enough.
+    pub details: Option<ErrorDetails>,
+    /// The same for clients of the Zylon surface.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<ErrorDetail>,
+}
+
+/// `error.details`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct ErrorDetails {
+    /// Such as `container_expired`.
+    pub error_code: String,
 }
 
 #[cfg(test)]
@@ -193,6 +252,7 @@ mod tests {
         for kind in ErrorType::ALL {
             assert_eq!(ErrorType::of_status(kind.status()), kind);
             assert_eq!(ErrorType::parse(kind.name()), Some(kind));
+            assert_eq!(serde_json::json!(kind), kind.name());
         }
         assert_eq!(ErrorType::parse("tired_error"), None);
         assert_eq!(ErrorType::of_status(422), ErrorType::InvalidRequest);
@@ -201,13 +261,14 @@ mod tests {
 
     #[test]
     fn both_envelopes_carry_type_and_request_id() {
+        let print = |body: &ErrorBody| serde_json::to_string(body).unwrap();
         let error = ApiError::container_not_found("container_01Nope");
         assert_eq!(
-            error.body(Surface::Anthropic, "req_01Err").to_string(),
+            print(&error.body(Surface::Anthropic, "req_01Err")),
             r#"{"type":"error","error":{"type":"not_found_error","message":"Container `container_01Nope` not found.","details":{"error_code":"container_not_found"}},"request_id":"req_01Err"}"#
         );
         assert_eq!(
-            ApiError::invalid("max_tokens: Field required").body(Surface::Zylon, "req_01Err").to_string(),
+            print(&ApiError::invalid("max_tokens: Field required").body(Surface::Zylon, "req_01Err")),
             r#"{"type":"error","error":{"type":"invalid_request_error","message":"max_tokens: Field required","details":null,"detail":{"code":"invalid_request_error","explanation":"max_tokens: Field required"}},"request_id":"req_01Err","detail":"max_tokens: Field required"}"#
         );
     }

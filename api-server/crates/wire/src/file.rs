@@ -1,10 +1,11 @@
 //! Files API objects.
 
 use jiff::Timestamp;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// A file of a workspace as clients see it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct FileMetadata {
     /// `file_...`
     pub id: String,
@@ -18,17 +19,19 @@ pub struct FileMetadata {
     /// Length in bytes.
     pub size_bytes: u64,
     /// When it was stored.
+    #[schemars(with = "String", extend("format" = "date-time"))]
     pub created_at: Timestamp,
     /// Whether its content may be fetched.
     pub downloadable: bool,
     /// When it will be deleted by itself.
+    #[schemars(with = "Option<String>", extend("format" = "date-time"))]
     pub expires_at: Option<Timestamp>,
     /// The session that holds it; files of a workspace have none.
     pub scope: Option<FileScope>,
 }
 
 /// A page of a workspace's files, newest first, with the cursors of both generations of clients.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct FileList {
     /// The files. Never empty while there are more.
     pub data: Vec<FileMetadata>,
@@ -43,11 +46,12 @@ pub struct FileList {
 }
 
 /// A file in a container, as clients of the Zylon surface see it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct SessionFile {
     /// base64url of the path in the sandbox, without padding.
     pub id: String,
     /// When it was last written.
+    #[schemars(with = "String", extend("format" = "date-time"))]
     pub created_at: Timestamp,
     /// Name without folders; bytes that are no UTF-8 are replaced.
     pub filename: String,
@@ -69,7 +73,7 @@ pub struct SessionFile {
 }
 
 /// A page of a container's files, oldest first.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct SessionFileList {
     /// The files.
     pub data: Vec<SessionFile>,
@@ -82,7 +86,7 @@ pub struct SessionFileList {
 }
 
 /// Answer to a DELETE of all files whose keys begin alike.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct DeletedPrefix {
     /// The prefix, as it was given.
     pub prefix: String,
@@ -94,8 +98,9 @@ pub struct DeletedPrefix {
 }
 
 /// The constant `type` of [`DeletedPrefix`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(inline)]
 pub enum DeletedPrefixType {
     /// `prefix_deleted`
     #[default]
@@ -103,8 +108,9 @@ pub enum DeletedPrefixType {
 }
 
 /// The constant `type` of [`FileMetadata`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(inline)]
 pub enum FileType {
     /// `file`
     #[default]
@@ -112,7 +118,7 @@ pub enum FileType {
 }
 
 /// `scope` of a file that lives in a container.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct FileScope {
     /// The container's id.
     pub id: String,
@@ -122,8 +128,9 @@ pub struct FileScope {
 }
 
 /// The constant `type` of [`FileScope`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(inline)]
 pub enum FileScopeType {
     /// `session`: the word of the contract for a container's life.
     #[default]
@@ -131,7 +138,7 @@ pub enum FileScopeType {
 }
 
 /// Answer to a DELETE.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct DeletedFile {
     /// What was deleted.
     pub id: String,
@@ -141,8 +148,9 @@ pub struct DeletedFile {
 }
 
 /// The constant `type` of [`DeletedFile`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(inline)]
 pub enum DeletedFileType {
     /// `file_deleted`
     #[default]

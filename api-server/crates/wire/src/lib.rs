@@ -10,6 +10,7 @@ pub mod id;
 mod model;
 pub mod request;
 pub mod response;
+pub mod schema;
 pub mod stream;
 mod surface;
 mod tool;
@@ -19,10 +20,10 @@ pub use block::{
     BashOutputFile, BashResult, Caller, CellOutputFile, CellResult, ContentBlock, EditorResult, ErrorDetail, FileType,
     ToolErrorCode,
 };
-pub use error::{ApiError, ErrorType};
+pub use error::{ApiError, ErrorBody, ErrorType};
 pub use file::{DeletedFile, DeletedPrefix, FileList, FileMetadata, FileScope, SessionFile, SessionFileList};
 pub use id::IdSeed;
-pub use model::{ModelCapabilities, ModelInfo};
+pub use model::{ModelBody, ModelCapabilities, ModelInfo, ModelList};
 pub use request::{Block, ContainerUpload, FileSource, InputMessage, Medium, MessagesRequest, Role, Rules};
 pub use response::{
     CacheCreation, ContainerInfo, InteractionStopReason, Message, OutputTokensDetails, ServerToolUsage, StopReason,

@@ -1,7 +1,8 @@
 //! Models as `GET /v1/models` shows them.
 
 use jiff::Timestamp;
-use serde_json::{Map, Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 /// One model.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,66 +42,210 @@ pub struct ModelCapabilities {
 
 impl ModelInfo {
     /// The JSON object; `has_python` says whether code that runs here can call the request's other tools.
-    pub fn body(&self, has_python: bool) -> Value {
-        json!({
-            "id": self.id,
-            "type": "model",
-            "display_name": self.display_name,
-            "created_at": self.created_at,
-            "lifecycle": "active",
-            "line": null,
-            "deprecated_at": null,
-            "retires_at": null,
-            "max_input_tokens": self.max_input_tokens,
-            "max_tokens": self.max_tokens,
-            "capabilities": self.capabilities.body(has_python),
-        })
+    pub fn body(&self, has_python: bool) -> ModelBody {
+        ModelBody {
+            id: self.id.clone(),
+            kind: ModelType::Model,
+            display_name: self.display_name.clone(),
+            created_at: self.created_at,
+            lifecycle: Lifecycle::Active,
+            line: None,
+            deprecated_at: None,
+            retires_at: None,
+            max_input_tokens: self.max_input_tokens,
+            max_tokens: self.max_tokens,
+            capabilities: self.capabilities.body(has_python),
+        }
     }
+}
+
+/// A model as clients see it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "Model")]
+pub struct ModelBody {
+    /// What requests name.
+    pub id: String,
+    #[serde(rename = "type")]
+    kind: ModelType,
+    /// For people.
+    pub display_name: String,
+    /// The epoch where nobody knows.
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    pub created_at: Timestamp,
+    lifecycle: Lifecycle,
+    /// Always null.
+    line: Option<String>,
+    /// Always null.
+    deprecated_at: Option<String>,
+    /// Always null.
+    retires_at: Option<String>,
+    /// Tokens that a prompt may have; null: unknown.
+    pub max_input_tokens: Option<u64>,
+    /// Largest `max_tokens`; null: unknown.
+    pub max_tokens: Option<u64>,
+    /// What it can do.
+    pub capabilities: Capabilities,
+}
+
+/// A page of models.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct ModelList {
+    /// The models, in the order of the settings.
+    pub data: Vec<ModelBody>,
+    /// Whether there are more, in the direction that was asked for.
+    pub has_more: bool,
+    /// Id of the first one.
+    pub first_id: Option<String>,
+    /// Id of the last one.
+    pub last_id: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+enum ModelType {
+    Model,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+enum Lifecycle {
+    Active,
+}
+
+/// Whether there is such a thing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Support {
+    /// Whether there is.
+    pub supported: bool,
+}
+
+/// What a model can do here. Every key of the contract: clients look some up without asking whether they are there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Capabilities {
+    /// Never.
+    pub batch: Support,
+    /// Cites its sources.
+    pub citations: Support,
+    /// Code that calls the request's other tools.
+    pub code_execution: Support,
+    /// Never.
+    pub context_management: ContextManagement,
+    /// Takes `output_config.effort`.
+    pub effort: Efforts,
+    /// Takes images.
+    pub image_input: Support,
+    /// Takes PDF documents.
+    pub pdf_input: Support,
+    /// Which tools this server runs for it.
+    pub server_tools: ServerTools,
+    /// Takes `output_config.format`.
+    pub structured_outputs: Support,
+    /// Thinks, and takes `thinking`.
+    pub thinking: Thinking,
+}
+
+/// `capabilities.context_management`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct ContextManagement {
+    /// Never.
+    pub supported: bool,
+    /// Never.
+    pub clear_thinking_20251015: Support,
+    /// Never.
+    pub clear_tool_uses_20250919: Support,
+    /// Never.
+    pub compact_20260112: Support,
+}
+
+/// `capabilities.effort`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Efforts {
+    /// Takes any.
+    pub supported: bool,
+    /// Takes it.
+    pub low: Support,
+    /// Takes it.
+    pub medium: Support,
+    /// Takes it.
+    pub high: Support,
+    /// Takes it.
+    pub max: Support,
+    /// Takes it.
+    pub xhigh: Support,
+}
+
+/// `capabilities.server_tools`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct ServerTools {
+    /// Any of them.
+    pub supported: bool,
+    /// The code execution tool.
+    pub code_execution: Support,
+    /// Never.
+    pub web_search: Support,
+}
+
+/// `capabilities.thinking`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Thinking {
+    /// Any but `disabled`.
+    pub supported: bool,
+    /// By `thinking.type`.
+    pub types: ThinkingTypes,
+}
+
+/// `capabilities.thinking.types`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct ThinkingTypes {
+    /// As much as the model sees fit.
+    pub adaptive: Support,
+    /// Never.
+    pub between_tools: Support,
+    /// Always.
+    pub disabled: Support,
+    /// Within a budget.
+    pub enabled: Support,
 }
 
 impl ModelCapabilities {
-    /// Every key of the contract: clients look some up without asking whether they are there.
-    fn body(self, has_python: bool) -> Value {
-        let thinking = group(self.thinking, &[("types", self.thinking_types())]);
-        let no_context = ["clear_thinking_20251015", "clear_tool_uses_20250919", "compact_20260112"];
-        let efforts = ["low", "medium", "high", "max", "xhigh"];
-        json!({
-            "batch": flag(false),
-            "citations": flag(self.citations),
-            // Code that calls the request's other tools.
-            "code_execution": flag(self.code_execution && has_python),
-            "context_management": group(false, &no_context.map(|name| (name, flag(false)))),
-            "effort": group(self.effort, &efforts.map(|name| (name, flag(self.effort)))),
-            "image_input": flag(self.image_input),
-            "pdf_input": flag(self.pdf_input),
-            "server_tools": group(self.code_execution, &[
-                ("code_execution", flag(self.code_execution)),
-                ("web_search", flag(false)),
-            ]),
-            "structured_outputs": flag(self.structured_outputs),
-            "thinking": thinking,
-        })
+    fn body(self, has_python: bool) -> Capabilities {
+        let of = |supported| Support { supported };
+        let (no, effort, code) = (of(false), of(self.effort), of(self.code_execution));
+        Capabilities {
+            batch: no,
+            citations: of(self.citations),
+            code_execution: of(self.code_execution && has_python),
+            context_management: ContextManagement {
+                supported: false,
+                clear_thinking_20251015: no,
+                clear_tool_uses_20250919: no,
+                compact_20260112: no,
+            },
+            effort: Efforts {
+                supported: self.effort,
+                low: effort,
+                medium: effort,
+                high: effort,
+                max: effort,
+                xhigh: effort,
+            },
+            image_input: of(self.image_input),
+            pdf_input: of(self.pdf_input),
+            server_tools: ServerTools { supported: self.code_execution, code_execution: code, web_search: no },
+            structured_outputs: of(self.structured_outputs),
+            thinking: Thinking {
+                supported: self.thinking,
+                types: ThinkingTypes {
+                    adaptive: of(self.thinking),
+                    between_tools: no,
+                    disabled: of(true),
+                    enabled: of(self.thinking),
+                },
+            },
+        }
     }
-
-    fn thinking_types(self) -> Value {
-        json!({
-            "adaptive": flag(self.thinking),
-            "between_tools": flag(false),
-            "disabled": flag(true),
-            "enabled": flag(self.thinking),
-        })
-    }
-}
-
-fn flag(supported: bool) -> Value {
-    json!({ "supported": supported })
-}
-
-fn group(supported: bool, members: &[(&str, Value)]) -> Value {
-    let mut group = Map::new();
-    group.insert("supported".into(), supported.into());
-    group.extend(members.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
-    Value::Object(group)
 }
 
 #[cfg(test)]
@@ -127,7 +272,7 @@ mod tests {
             capabilities,
         };
         assert_eq!(
-            info.body(true).to_string(),
+            serde_json::to_string(&info.body(true)).unwrap(),
             concat!(
                 r#"{"id":"local-model","type":"model","display_name":"Local model","created_at":"2026-10-01T00:00:00Z","#,
                 r#""lifecycle":"active","line":null,"deprecated_at":null,"retires_at":null,"max_input_tokens":200000,"max_tokens":null,"#,
@@ -140,6 +285,6 @@ mod tests {
                 r#""thinking":{"supported":true,"types":{"adaptive":{"supported":true},"between_tools":{"supported":false},"disabled":{"supported":true},"enabled":{"supported":true}}}}}"#,
             )
         );
-        assert_eq!(info.body(false)["capabilities"]["code_execution"]["supported"], false);
+        assert!(!info.body(false).capabilities.code_execution.supported);
     }
 }

@@ -374,4 +374,6 @@ fn check_options(options: &Map<String, Value>, max_tokens: u64) -> Result<(), Ap
 }
 
 #[cfg(test)]
+mod described;
+#[cfg(test)]
 mod tests;

@@ -1,13 +1,16 @@
 //! The answer to a Messages request.
 
 use jiff::Timestamp;
+use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
+use crate::error::ErrorObject;
+use crate::schema::StopDetails;
 use crate::{ApiError, ContentBlock, Surface};
 
 /// Why the model stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StopReason {
     /// It was done.
@@ -56,7 +59,7 @@ impl StopReason {
 }
 
 /// How the whole interaction ended; only on the Zylon surface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum InteractionStopReason {
     /// In the ordinary way.
@@ -70,16 +73,17 @@ pub enum InteractionStopReason {
 }
 
 /// The container that was used.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ContainerInfo {
     /// To use it again.
     pub id: String,
     /// Until when it stays warm at least.
+    #[schemars(with = "String", extend("format" = "date-time"))]
     pub expires_at: Timestamp,
 }
 
 /// Tokens and calls of a turn.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Usage {
     /// Tokens read, summed over samplings.
     pub input_tokens: u64,
@@ -125,7 +129,7 @@ impl Usage {
 }
 
 /// `usage.cache_creation`: tokens by how long the cache keeps them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct CacheCreation {
     /// For five minutes.
     pub ephemeral_5m_input_tokens: u64,
@@ -134,14 +138,14 @@ pub struct CacheCreation {
 }
 
 /// `usage.output_tokens_details`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct OutputTokensDetails {
     /// Written while thinking.
     pub thinking_tokens: u64,
 }
 
 /// `usage.server_tool_use`. The SDKs require the first two.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ServerToolUsage {
     /// Always 0.
     pub web_search_requests: u64,
@@ -179,27 +183,99 @@ pub struct Message {
 impl Message {
     /// The JSON answer.
     pub fn body(&self, surface: Surface) -> Value {
-        let mut body = Map::new();
-        body.insert("id".into(), self.id.clone().into());
-        body.insert("type".into(), "message".into());
-        body.insert("role".into(), "assistant".into());
-        body.insert("model".into(), self.model.clone().into());
-        body.insert("content".into(), json!(self.content));
-        body.insert("stop_reason".into(), json!(self.stop_reason));
-        body.insert("stop_sequence".into(), json!(self.stop_sequence));
-        body.insert("stop_details".into(), json!(self.stop_details));
-        if surface == Surface::Zylon {
-            body.insert("interaction_stop_reason".into(), json!(self.interaction_stop_reason));
-            if !self.errors.is_empty() {
-                body.insert("errors".into(), errors_json(&self.errors, surface));
-            }
-        }
-        body.insert("container".into(), json!(self.container));
-        body.insert("usage".into(), json!(self.usage));
-        Value::Object(body)
+        json!(MessageBody::of(self, surface))
     }
 }
 
-pub(crate) fn errors_json(errors: &[ApiError], surface: Surface) -> Value {
-    errors.iter().map(|error| error.object(surface)).collect()
+/// An answer.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Message")]
+pub struct MessageBody<'a> {
+    /// `msg_...`
+    id: &'a str,
+    #[serde(rename = "type")]
+    kind: MessageType,
+    role: MessageRole,
+    /// As the request named it.
+    model: &'a str,
+    /// What was said and done, in order.
+    content: &'a [ContentBlock],
+    #[serde(flatten)]
+    ending: Ending<'a>,
+    usage: &'a Usage,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+enum MessageType {
+    Message,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+enum MessageRole {
+    Assistant,
+}
+
+/// How a message ended: a part of the answer, and the `delta` of `message_delta`.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "MessageEnding")]
+pub struct Ending<'a> {
+    /// Null while streaming and after an error.
+    pub stop_reason: Option<StopReason>,
+    /// Which of `stop_sequences` was met.
+    pub stop_sequence: Option<&'a str>,
+    /// Why the model refused.
+    #[schemars(with = "Option<StopDetails>")]
+    pub stop_details: Option<&'a Value>,
+    /// How the whole interaction ended; on the Zylon surface only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interaction_stop_reason: Option<Option<InteractionStopReason>>,
+    /// What went wrong after the answer had begun; on the Zylon surface only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub errors: Option<Vec<ErrorObject>>,
+    /// Null where no code ran.
+    pub container: Option<&'a ContainerInfo>,
+}
+
+impl<'a> MessageBody<'a> {
+    pub(crate) fn of(message: &'a Message, surface: Surface) -> Self {
+        let Message {
+            id,
+            model,
+            content,
+            stop_reason,
+            stop_sequence,
+            stop_details,
+            container,
+            usage,
+            interaction_stop_reason,
+            errors,
+        } = message;
+        let ending = Ending {
+            stop_reason: *stop_reason,
+            stop_sequence: stop_sequence.as_deref(),
+            stop_details: stop_details.as_ref(),
+            interaction_stop_reason: Some(*interaction_stop_reason),
+            errors: None,
+            container: container.as_ref(),
+        }
+        .on(surface, errors);
+        Self { id, kind: MessageType::Message, role: MessageRole::Assistant, model, content, ending, usage }
+    }
+}
+
+impl Ending<'_> {
+    /// With what only one surface shows: how the interaction ended, and the errors where there are any.
+    pub(crate) fn on(self, surface: Surface, errors: &[ApiError]) -> Self {
+        match surface {
+            Surface::Anthropic => Self { interaction_stop_reason: None, ..self },
+            Surface::Zylon => {
+                let objects = errors.iter().map(|error| error.object(surface)).collect();
+                Self { errors: (!errors.is_empty()).then_some(objects), ..self }
+            }
+        }
+    }
 }

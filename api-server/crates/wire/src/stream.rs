@@ -1,9 +1,12 @@
 //! Server-sent events of a streamed answer.
 
+use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use crate::response::errors_json;
+use crate::error::ErrorBody;
+use crate::response::{Ending, MessageBody};
+use crate::schema::{Citation, ForeignDelta};
 use crate::{ApiError, ContainerInfo, ContentBlock, InteractionStopReason, Message, StopReason, Surface, Usage};
 
 /// One event.
@@ -41,7 +44,7 @@ pub enum StreamEvent {
 }
 
 /// What is added to a block.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Delta {
     /// To a text block.
@@ -67,11 +70,12 @@ pub enum Delta {
     /// To a text block: where it was found, raw.
     CitationsDelta {
         /// As the upstream put it.
+        #[schemars(with = "Citation")]
         citation: Value,
     },
     /// Any other, as the upstream put it.
     #[serde(untagged)]
-    Raw(Value),
+    Raw(#[schemars(with = "ForeignDelta")] Value),
 }
 
 /// The fields of `message_delta`.
@@ -110,18 +114,18 @@ impl StreamEvent {
 
     /// The `data:` line's object; `request_id` goes into an error.
     pub fn data(&self, surface: Surface, request_id: &str) -> Value {
-        let name = self.name();
-        match self {
-            Self::MessageStart(message) => json!({ "type": name, "message": message.body(surface) }),
-            Self::BlockStart { index, block } => json!({ "type": name, "index": index, "content_block": block }),
-            Self::BlockDelta { index, delta } => json!({ "type": name, "index": index, "delta": delta }),
-            Self::BlockStop { index } => json!({ "type": name, "index": index }),
+        json!(match self {
+            Self::MessageStart(message) => EventBody::MessageStart { message: MessageBody::of(message, surface) },
+            Self::BlockStart { index, block } => EventBody::ContentBlockStart { index: *index, content_block: block },
+            Self::BlockDelta { index, delta } => EventBody::ContentBlockDelta { index: *index, delta },
+            Self::BlockStop { index } => EventBody::ContentBlockStop { index: *index },
             Self::MessageDelta(delta) => {
-                json!({ "type": name, "delta": delta.object(surface), "usage": delta.usage })
+                EventBody::MessageDelta { delta: delta.object(surface), usage: &delta.usage }
             }
-            Self::MessageStop | Self::Ping => json!({ "type": name }),
-            Self::Error(error) => error.body(surface, request_id),
-        }
+            Self::MessageStop => EventBody::MessageStop,
+            Self::Ping => EventBody::Ping,
+            Self::Error(error) => EventBody::Error(error.body(surface, request_id)),
+        })
     }
 
     /// The event as it goes over the wire, blank line included.
@@ -130,20 +134,64 @@ impl StreamEvent {
     }
 }
 
+/// The data of an event.
+#[derive(Serialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[schemars(rename = "StreamEvent")]
+pub enum EventBody<'a> {
+    /// The first event: the message without content.
+    MessageStart {
+        /// Its content is empty.
+        message: MessageBody<'a>,
+    },
+    /// Opens the next block.
+    ContentBlockStart {
+        /// 0, 1, 2, ...
+        index: usize,
+        /// Complete for results, without its text or input for others.
+        content_block: &'a ContentBlock,
+    },
+    /// Goes on with the open block.
+    ContentBlockDelta {
+        /// The open block's.
+        index: usize,
+        /// What is added.
+        delta: &'a Delta,
+    },
+    /// Closes the open block.
+    ContentBlockStop {
+        /// The open block's.
+        index: usize,
+    },
+    /// How the message ended, once.
+    MessageDelta {
+        /// What the message lacked.
+        delta: Ending<'a>,
+        /// Of the whole turn.
+        usage: &'a Usage,
+    },
+    /// The last event of a message.
+    MessageStop,
+    /// Sent while there is nothing to say.
+    Ping,
+    /// The turn failed after it had begun.
+    #[serde(untagged)]
+    Error(ErrorBody),
+}
+
 impl MessageDelta {
-    fn object(&self, surface: Surface) -> Value {
-        let mut delta = Map::new();
-        delta.insert("stop_reason".into(), json!(self.stop_reason));
-        delta.insert("stop_sequence".into(), json!(self.stop_sequence));
-        delta.insert("stop_details".into(), json!(self.stop_details));
-        if surface == Surface::Zylon {
-            delta.insert("interaction_stop_reason".into(), json!(self.interaction_stop_reason));
-            if !self.errors.is_empty() {
-                delta.insert("errors".into(), errors_json(&self.errors, surface));
-            }
+    fn object(&self, surface: Surface) -> Ending<'_> {
+        let Self { stop_reason, stop_sequence, stop_details, container, interaction_stop_reason, errors, usage: _ } =
+            self;
+        Ending {
+            stop_reason: *stop_reason,
+            stop_sequence: stop_sequence.as_deref(),
+            stop_details: stop_details.as_ref(),
+            interaction_stop_reason: Some(*interaction_stop_reason),
+            errors: None,
+            container: container.as_ref(),
         }
-        delta.insert("container".into(), json!(self.container));
-        Value::Object(delta)
+        .on(surface, errors)
     }
 }
 

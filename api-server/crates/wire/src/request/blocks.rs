@@ -10,7 +10,7 @@ const MAX_ID: usize = 100;
 const MAX_MESSAGES: usize = 100_000;
 
 /// Every block type of the contract; most are only handed on.
-const KNOWN: [&str; 21] = [
+pub(super) const KNOWN: [&str; 21] = [
     "text",
     "image",
     "document",
