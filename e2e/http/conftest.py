@@ -7,6 +7,7 @@ CODEEXEC_TEST_KEYS (three keys: two users of one workspace, then a user of anoth
 import base64
 import dataclasses
 import hashlib
+import itertools
 import json
 import os
 import pathlib
@@ -174,10 +175,12 @@ class Sdk:
     """An official SDK in a process of its own: `call("files.delete", "file_x")` makes that call of its client. Arguments by name are
     those of Python's SDK; for TypeScript they become the last argument, an object. Bytes go in as `Sdk.file(...)`.
 
+    `old` says that it is of the generation that has much among its betas. Each call goes to another replica than the one before.
+
     Answers are JSON: an object as the SDK has it, a list with all pages walked, a stream as its last message, a download as bytes."""
 
-    def __init__(self, server, command, cwd=None):
-        self.server = server
+    def __init__(self, server, command, cwd=None, old=False):
+        self.server, self.old, self.urls = server, old, itertools.cycle(server.urls)
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         self.process = subprocess.Popen(command, cwd=cwd, text=True, **pipes)
 
@@ -186,7 +189,7 @@ class Sdk:
         return {"$file": [name, base64.b64encode(content).decode(), kind]}
 
     def call(self, path, *arguments, key=0, **named):
-        place = {"url": self.server.url, "key": self.server.keys[key]}
+        place = {"url": next(self.urls), "key": self.server.keys[key]}
         self.process.stdin.write(json.dumps(place | {"path": path, "arguments": arguments, "named": named}) + "\n")
         self.process.stdin.flush()
         answer = json.loads(self.process.stdout.readline())
@@ -222,7 +225,7 @@ def sdks(server):
 
     def named(name):
         if name not in started:
-            started[name] = Sdk(server, *SDKS[name])
+            started[name] = Sdk(server, *SDKS[name], old=name == "python-0.97")
         return started[name]
 
     yield named

@@ -11,8 +11,8 @@ CSV = b"x,y\n1,2\n"
 class Files:
     """The file calls of an SDK: the older generation has them among its betas."""
 
-    def __init__(self, sdk, old):
-        self.sdk, self.old, self.prefix = sdk, old, "beta.files." if old else "files."
+    def __init__(self, sdk):
+        self.sdk, self.old, self.prefix = sdk, sdk.old, "beta.files." if sdk.old else "files."
 
     def call(self, name, *arguments, key=0, **named):
         return self.sdk.call(self.prefix + name, *arguments, key=key, **named)
@@ -33,8 +33,8 @@ class Files:
 
 
 @pytest.fixture
-def files(sdk, request):
-    return Files(sdk, "0.97" in request.node.callspec.id)
+def files(sdk):
+    return Files(sdk)
 
 
 def refused(call, *arguments, **named):
@@ -94,7 +94,7 @@ def test_45_the_list_is_walked_newest_first_and_by_ids(files):
 
 
 def test_46_the_older_generation_walks_by_has_more_and_last_id(sdks):
-    old = Files(sdks("python-0.97"), True)
+    old = Files(sdks("python-0.97"))
     made = [old.upload(f"{number}.csv", key=2)["id"] for number in range(3)]
     assert walked(old, made) == made[::-1]
 
