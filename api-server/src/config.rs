@@ -18,7 +18,7 @@ pub struct Config {
     #[arg(long, env = "CODEEXEC_METRICS_LISTEN")]
     pub metrics_listen: Option<SocketAddr>,
 
-    /// Where commands run: `local` under bubblewrap on this machine, or `kubernetes` in Sandbox resources of a cluster.
+    /// Where commands run: `local` under bubblewrap on this machine, `kubernetes` in Sandbox resources of a cluster, or `none`.
     #[arg(long, env = "CODEEXEC_RUNTIME", value_enum, default_value_t = RuntimeKind::Local)]
     pub runtime: RuntimeKind,
 
@@ -87,6 +87,10 @@ pub struct Config {
     #[arg(long, env = "CODEEXEC_REPL", default_value_t = true, action = ArgAction::Set)]
     pub repl: bool,
 
+    /// Whether the code execution tool is offered. Without it, requests that name the tool are answered as if they had not.
+    #[arg(long, env = "CODEEXEC_CODE_EXECUTION", default_value_t = true, action = ArgAction::Set)]
+    pub code_execution: bool,
+
     /// Model samplings of one request; then it ends with `pause_turn`.
     #[arg(long, env = "CODEEXEC_MAX_SAMPLINGS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub max_samplings: u32,
@@ -115,6 +119,8 @@ pub enum RuntimeKind {
     Local,
     /// In Sandbox resources of a cluster.
     Kubernetes,
+    /// Nowhere: each call of the tool ends with an error that says so.
+    None,
 }
 
 /// Where the one model is asked.

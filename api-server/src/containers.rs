@@ -1,7 +1,7 @@
 //! Which container a request runs in, and whose it is.
 
 use crate::{auth::Identity, trouble::explain};
-use sandbox_runtime::{AcquireError, ContainerKey, ContainerKind, ContainerSpec, Sandboxes};
+use sandbox_runtime::{AcquireError, ContainerKey, ContainerKind, ContainerSpec, Sandboxes, UnavailableReason};
 use std::time::Duration;
 use wire::{ApiError, ErrorType, Surface, id::container_made_at};
 
@@ -81,7 +81,9 @@ fn absent(id: &str, now_millis: u64) -> ApiError {
 /// For a container that is not to be had.
 pub fn unavailable(error: &AcquireError) -> ApiError {
     tracing::warn!(%error, "no container");
-    ApiError::new(ErrorType::Overloaded, explain(error))
+    let never = matches!(error, AcquireError::Unavailable { reason: UnavailableReason::NotConfigured, .. });
+    // A client tries again what is overloaded.
+    ApiError::new(if never { ErrorType::InvalidRequest } else { ErrorType::Overloaded }, explain(error))
 }
 
 #[cfg(test)]

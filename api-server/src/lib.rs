@@ -33,7 +33,7 @@ use health::Readiness;
 use metrics::Metrics;
 use providers::Models;
 use sandbox_runtime::{
-    Runtime, Sandboxes,
+    NoRuntime, Runtime, Sandboxes,
     kubernetes::{KubernetesConfig, KubernetesRuntime},
     local::{LocalConfig, LocalLimits, LocalRuntime},
 };
@@ -69,6 +69,8 @@ struct App {
     downloads: Downloads,
     command_timeout: Option<Duration>,
     idle_timeout: Duration,
+    /// Whether the tool is offered.
+    code_execution: bool,
     /// Whether sandboxes have Python.
     repl: bool,
     max_samplings: u32,
@@ -107,6 +109,7 @@ impl Server {
         let sandboxes = Sandboxes::new(runtime(config).await?);
         let app = Arc::new(App {
             auth,
+            code_execution: config.code_execution,
             repl: config.repl && sandboxes.has_python(),
             metrics: Metrics::new(&sandboxes),
             readiness: Readiness::default(),
@@ -255,6 +258,7 @@ async fn runtime(config: &Config) -> anyhow::Result<Arc<dyn Runtime>> {
             };
             Ok(Arc::new(LocalRuntime::new(local).await?))
         }
+        RuntimeKind::None => Ok(Arc::new(NoRuntime)),
         RuntimeKind::Kubernetes => {
             let kubernetes =
                 KubernetesConfig { namespace: config.sandbox_namespace.clone(), template: config.template.clone() };

@@ -121,6 +121,9 @@ async fn read(request: Request, context: &Context, version: ApiVersion) -> Resul
 }
 
 fn held_to_its_model(app: &App, mut request: MessagesRequest) -> Result<(MessagesRequest, Arc<Model>), ApiError> {
+    if !app.code_execution {
+        request = request.without_code_execution();
+    }
     let model = Arc::clone(app.models.catalog().find(&request.model)?);
     model.check(&mut request)?;
     Ok((request, model))

@@ -43,6 +43,8 @@ fn reason_words(reason: &UnavailableReason) -> Cow<'static, str> {
         UnavailableReason::NodeLost => "The machine of the sandbox is lost; try again later.",
         UnavailableReason::Start => "The sandbox was not ready within the time that a start may take; try again.",
         UnavailableReason::Denied => "The server may not start or use sandboxes; ask your operator.",
+        // The published words.
+        UnavailableReason::NotConfigured => "code_execution provider is not configured.",
         UnavailableReason::Runtime => "Sandboxes are temporarily unavailable; try again later.",
     };
     Cow::Borrowed(text)

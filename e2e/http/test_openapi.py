@@ -28,7 +28,7 @@ def explored(folder, *arguments):
     try:
         command = [pathlib.Path(sys.executable).with_name("schemathesis"), "run", server.url + "/openapi.json", "--seed", "1"]
         key = ["-H", f"x-api-key: {server.keys[0]}"]
-        return subprocess.run([*command, *key, "--checks", CHECKS, *arguments], capture_output=True, text=True, timeout=900)
+        return subprocess.run([*command, *key, "--checks", CHECKS, *arguments], capture_output=True, text=True, timeout=900, cwd=folder)
     finally:
         stop_server(server)
 

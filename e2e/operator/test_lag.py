@@ -5,7 +5,7 @@ import concurrent.futures
 import time
 
 import pytest
-from world import assert_quiet, wait_until
+from world import assert_quiet, kubectl, wait_until
 
 MANY = 40
 
@@ -53,6 +53,31 @@ def test_whole_lives_under_lag(space, operator, lag_ms):
     space.assert_settled("Ready", names)
     assert operator.proxy.made("pods") == 2 * len(names)
     assert operator.proxy.made("persistentvolumeclaims") == len(names)
+
+
+@pytest.mark.parametrize("kind", ["sandboxes", "pods"])
+def test_what_happened_while_a_watch_was_interrupted_is_seen_when_it_starts_anew(space, operator, kind):
+    """The list that a watch starts anew with does not tell what is gone, and the store shows it at its end only."""
+    for name in ("asleep", "running"):
+        space.sandbox(name)
+    space.await_phases("Ready", ["asleep", "running"])
+    space.scale(0, "asleep")
+    space.await_phase("Suspended", "asleep")
+    watches = {"verb": "GET", "path": f"/{kind}\\?.*watch=true"}
+    operator.proxy.faults(answers=[{"on": watches, "times": 10**6, "with": 503}])
+    operator.proxy.cut()
+    if kind == "sandboxes":
+        space.scale(1, "asleep")
+    else:
+        uid = space.pod("running")["metadata"]["uid"]
+        kubectl("delete", "pod", space.pod("running")["metadata"]["name"], "--grace-period=0", "--force", namespace=space.name)
+    time.sleep(1)
+    operator.proxy.faults(answers=[{"on": watches, "times": 1, "with": "expired"}])
+    if kind == "sandboxes":
+        space.await_phase("Ready", "asleep")
+    else:
+        wait_until(lambda: any(it["metadata"]["uid"] != uid for it in space.of("pods", "running")), what="another pod")
+        space.await_phase("Ready", "running")
 
 
 @pytest.mark.long

@@ -1,6 +1,7 @@
 """Every trouble has its reason, in the words of who knows, soon after the cluster knows; and it goes when its cause goes."""
 
 import base64
+import datetime
 import hashlib
 import json
 import re
@@ -212,6 +213,7 @@ def test_suspended_and_ready_are_never_both_true_and_their_times_are_right(space
     space.sandbox()
     seen = []
     for replicas, phase in [(1, "Ready"), (0, "Suspended"), (1, "Ready"), (0, "Suspended"), (1, "Ready")]:
+        before = time.time()
         space.scale(replicas)
         status = space.await_phase(phase)["status"]
         known = {it["type"]: it for it in status["conditions"]}
@@ -219,8 +221,11 @@ def test_suspended_and_ready_are_never_both_true_and_their_times_are_right(space
         assert known["Ready"]["status"] != known["Suspended"]["status"]
         assert bool(status.get("podIPs")) == bool(status.get("nodeName")) == (replicas == 1)
         assert ("suspendedAt" in status) == (replicas == 0)
-        seen.append(known["Suspended"]["lastTransitionTime"])
-    assert seen == sorted(seen) and len(set(seen)) >= 4, seen
+        # Whole seconds, by the clock of this machine, on which the operator runs. The first turn is that of the creation.
+        if seen:
+            turned = datetime.datetime.fromisoformat(known["Suspended"]["lastTransitionTime"]).timestamp()
+            assert int(before) <= turned <= time.time(), (before, turned)
+        seen.append(phase)
 
 
 @pytest.mark.parametrize("name", ["9lives", "a.b.c", "x" * 64, "long." * 50 + "end"])

@@ -8,7 +8,10 @@ use crate::{
     validate::template_name,
 };
 use crds::{Sandbox, SandboxTemplate, keys};
-use futures_util::{Stream, StreamExt, future, stream};
+use futures_util::{
+    Stream, StreamExt, future,
+    stream::{self, BoxStream},
+};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, PodSpec, Volume};
 use kube::{
     Api, Client, Resource, ResourceExt,
@@ -16,7 +19,7 @@ use kube::{
     runtime::{
         WatchStreamExt, reflector,
         reflector::{ObjectRef, Store},
-        watcher,
+        watcher::{self, Event},
     },
 };
 use serde::de::DeserializeOwned;
@@ -43,6 +46,14 @@ pub struct Watches<Triggers> {
     pub triggers: Triggers,
 }
 
+/// What a watch tells, when its store shows it.
+pub(crate) enum Change<K> {
+    /// This object is new, changed or gone.
+    Of(K),
+    /// The store was filled anew: since an interruption anything may have changed or gone.
+    Any,
+}
+
 /// Begins to watch.
 pub fn watch_namespace(
     client: &Client,
@@ -64,20 +75,34 @@ pub fn watch_namespace(
         reflect::<PersistentVolumeClaim>(client, namespace, mountable_ones, strip, metrics, readiness);
     let (users, mounters, mounted, everybody) =
         (sandboxes.clone(), sandboxes.clone(), templates.clone(), sandboxes.clone());
+    let users = move |template: &DeserializeGuard<SandboxTemplate>| users_of(&users, &template.name_any());
+    let mounters = move |claim: &PersistentVolumeClaim| mounters_of(&mounters, &mounted, &claim.name_any());
     let (every, limit) = PULSE;
     let beats = readiness.pulse(&format!("the watches of namespace {namespace}"), limit).beats(every);
     let triggers = stream::select_all([
-        touched_sandboxes.map(|sandbox| ObjectRef::from_obj(&sandbox)).boxed(),
-        touched_templates.flat_map(move |template| stream::iter(users_of(&users, &template.name_any()))).boxed(),
-        touched_pods.flat_map(|pod| stream::iter(owners(&pod))).boxed(),
-        touched_claims.flat_map(|claim| stream::iter(owners(&claim))).boxed(),
-        touched_mountable
-            .flat_map(move |claim| stream::iter(mounters_of(&mounters, &mounted, &claim.name_any())))
-            .boxed(),
+        concerned(touched_sandboxes, &sandboxes, |sandbox| vec![ObjectRef::from_obj(sandbox)]),
+        concerned(touched_templates, &sandboxes, users),
+        concerned(touched_pods, &sandboxes, owners),
+        concerned(touched_claims, &sandboxes, owners),
+        concerned(touched_mountable, &sandboxes, mounters),
         changes(isolation).flat_map(move |()| stream::iter(references(&everybody, |_| true))).boxed(),
         beats.boxed(),
     ]);
     Watches { sandboxes, stores: Stores { pods, claims, mountable, templates }, triggers }
+}
+
+/// The Sandboxes that the changes of a watch concern.
+fn concerned<K: Send + 'static>(
+    changes: impl Stream<Item = Change<K>> + Send + 'static,
+    sandboxes: &Store<Guarded>,
+    of: impl Fn(&K) -> Vec<ObjectRef<Guarded>> + Send + 'static,
+) -> BoxStream<'static, ObjectRef<Guarded>> {
+    let sandboxes = sandboxes.clone();
+    let concerned = move |change| match change {
+        Change::Of(object) => of(&object),
+        Change::Any => sandboxes.state().iter().map(|sandbox| ObjectRef::from_obj(sandbox.as_ref())).collect(),
+    };
+    changes.map(concerned).flat_map(stream::iter).boxed()
 }
 
 /// An item for each change; endless.
@@ -92,7 +117,7 @@ fn changes(isolation: watch::Receiver<Isolation>) -> impl Stream<Item = ()> {
     stream::unfold(isolation, next)
 }
 
-/// A store, and the objects that change, without what `strip` drops. Errors are counted and logged, and the watch goes on after a
+/// A store, and what changes in it. The objects lack what `strip` drops. Errors are counted and logged, and the watch goes on after a
 /// back-off.
 pub(crate) fn reflect<K>(
     client: &Client,
@@ -101,7 +126,7 @@ pub(crate) fn reflect<K>(
     strip: fn(&mut K),
     metrics: &Arc<Metrics>,
     readiness: &Arc<Readiness>,
-) -> (Store<K>, impl Stream<Item = K> + Send + 'static)
+) -> (Store<K>, impl Stream<Item = Change<K>> + Send + 'static)
 where
     K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>
         + Clone
@@ -117,22 +142,25 @@ where
     let resource = if group.is_empty() { K::plural(&()).into_owned() } else { format!("{}.{group}", K::plural(&())) };
     let health = readiness.watch(namespace, &resource);
     let (metrics, namespace) = (Arc::clone(metrics), namespace.to_owned());
-    let objects = watcher(api, config)
+    let changes = watcher::watcher(api, config)
         .default_backoff()
         .inspect(move |event| health.observe(event))
         .modify(strip)
         .reflect(writer)
-        .touched_objects()
         .filter_map(move |event| {
-            let object = event
-                .inspect_err(|error| {
+            future::ready(match event {
+                Ok(Event::Apply(object) | Event::Delete(object)) => Some(Change::Of(object)),
+                Ok(Event::InitDone) => Some(Change::Any),
+                // The store does not show them before the end of the list.
+                Ok(Event::Init | Event::InitApply(_)) => None,
+                Err(error) => {
                     metrics.watch_failed(&K::kind(&()));
                     tracing::warn!(namespace, kind = %K::kind(&()), %error, "a watch was interrupted; it goes on after a pause");
-                })
-                .ok();
-            future::ready(object)
+                    None
+                }
+            })
         });
-    (store, objects)
+    (store, changes)
 }
 
 /// Drops what no decision reads: the largest part of many objects.

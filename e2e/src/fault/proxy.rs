@@ -2,7 +2,7 @@
 
 use super::{
     journal::{Entry, Journal, Place},
-    rules::{Faults, Rules, Seen, Signal, Silence, Verdict, When, With, status_body, watches, writes},
+    rules::{Faults, Other, Rules, Seen, Signal, Verdict, When, With, status_body, watches, writes},
 };
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use bytes::Bytes;
@@ -18,6 +18,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use kube::client::Body as KubeBody;
 use rustix::process::{Pid, Signal as OsSignal, kill_process};
 use serde::de::DeserializeOwned;
+use serde_json::json;
 use std::{
     collections::VecDeque,
     future::pending,
@@ -283,8 +284,12 @@ async fn forward(client: &kube::Client, request: Request<Bytes>) -> Result<Respo
 async fn spoiled(with: With, verb: &str, retry_after: Option<u64>) -> Result<Response<Body>> {
     let code = match with {
         With::Status(code) => code,
-        With::Silence(Silence::Hang) => pending().await,
-        With::Silence(Silence::Drop) => bail!("the connection was to be dropped"),
+        With::Other(Other::Hang) => pending().await,
+        With::Other(Other::Drop) => bail!("the connection was to be dropped"),
+        With::Other(Other::Expired) => {
+            let event = json!({ "type": "ERROR", "object": status_body(verb, 410, None) });
+            return Ok(json_answer(StatusCode::OK, event.to_string()));
+        }
     };
     let mut answer = json_answer(StatusCode::from_u16(code)?, status_body(verb, code, retry_after).to_string());
     if let Some(seconds) = retry_after {

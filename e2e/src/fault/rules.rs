@@ -55,7 +55,7 @@ pub struct AnswerFault {
     pub on: Filter,
     /// How many of them.
     pub times: u64,
-    /// A status code, `"hang"` or `"drop"`.
+    /// A status code, `"hang"`, `"drop"` or `"expired"`.
     pub with: With,
     /// In place of forwarding it, or although it was forwarded.
     #[serde(default)]
@@ -114,18 +114,20 @@ pub enum When {
 pub enum With {
     /// An error of Kubernetes with this code.
     Status(u16),
-    /// No answer.
-    Silence(Silence),
+    /// None.
+    Other(Other),
 }
 
-/// No answer.
+/// No error of Kubernetes in answer to the request.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
-pub enum Silence {
+pub enum Other {
     /// For as long as the client waits.
     Hang,
     /// The connection is closed.
     Drop,
+    /// A watch that ends at once: the version to go on from is forgotten, so everything is to be listed again.
+    Expired,
 }
 
 /// What is done with one request.
@@ -145,7 +147,7 @@ impl Verdict {
         let signal = self.signal.map(|(_, signal, when)| format!("{signal:?} {when:?}"));
         let answer = self.answer.map(|(with, when, _)| match with {
             With::Status(code) => format!("{code} {when:?}"),
-            With::Silence(silence) => format!("{silence:?} {when:?}"),
+            With::Other(other) => format!("{other:?} {when:?}"),
         });
         signal.or(answer).map(|words| words.to_lowercase())
     }
@@ -248,6 +250,7 @@ pub fn status_body(verb: &str, code: u16, retry_after: Option<u64>) -> Value {
         (503, _) => "ServiceUnavailable",
         (403, _) => "Forbidden",
         (404, _) => "NotFound",
+        (410, _) => "Expired",
         _ => "Unknown",
     };
     json!({
@@ -323,7 +326,7 @@ mod tests {
         ]}));
         let answers: Vec<_> = (0..4).map(|_| rules.meet(seen("POST", PODS)).answer).collect();
         let unavailable = Some((With::Status(503), When::Before, Some(1)));
-        let hang = Some((With::Silence(Silence::Hang), When::After, None));
+        let hang = Some((With::Other(Other::Hang), When::After, None));
         assert_eq!(answers, [unavailable, unavailable, hang, None]);
     }
 

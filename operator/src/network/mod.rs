@@ -16,7 +16,7 @@ use crate::{
     queue::Queue,
     templates::{self, Memory},
     trouble::Trouble,
-    watch::{reflect, strip},
+    watch::{Change, reflect, strip},
 };
 use crds::{Reason, SandboxTemplate};
 use futures_util::{
@@ -43,13 +43,11 @@ use std::{
 };
 use tokio::{
     sync::{Notify, watch},
-    time::{Instant, interval, sleep_until},
+    time::{Instant, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
 use write::{Written, write};
 
-/// Everything is looked at again so often, from the stores: a deletion during an interruption of a watch is not told.
-const LOOK_AGAIN: Duration = Duration::from_mins(5);
 /// A pass that lost against another writer looks again after this, should the watch not bring the news earlier.
 const OUTDATED_RETRY: Duration = Duration::from_secs(2);
 /// A policy whose template is gone is looked at again after this, while pods need it.
@@ -87,6 +85,7 @@ enum Key {
 /// News of a watch.
 enum News {
     Look(Key),
+    LookAtAll,
     /// A policy that is nobody's here.
     Disturbed,
 }
@@ -140,8 +139,14 @@ pub async fn run(deps: Deps, namespace: String, stop: CancellationToken) {
         memory: Mutex::default(),
     });
     let news = stream::select(
-        touched_templates.map(|template| News::Look(Key::Template(template.name_any()))),
-        touched_policies.map(|policy| news_of(&policy.name_any())),
+        touched_templates.map(|change| match change {
+            Change::Of(template) => News::Look(Key::Template(template.name_any())),
+            Change::Any => News::LookAtAll,
+        }),
+        touched_policies.map(|change| match change {
+            Change::Of(policy) => news_of(&policy.name_any()),
+            Change::Any => News::LookAtAll,
+        }),
     )
     .boxed();
     let may_begin = async move {
@@ -174,7 +179,6 @@ async fn turn(
     let mut queue = Queue::default();
     let mut running: FuturesUnordered<BoxFuture<'static, Ended>> = FuturesUnordered::new();
     let (mut began, mut told) = (false, true);
-    let mut look_again = interval(LOOK_AGAIN);
     loop {
         let due = queue.next_due().filter(|_| began && running.is_empty());
         tokio::select! {
@@ -185,13 +189,13 @@ async fn turn(
             }
             Some(piece) = news.next() => match piece {
                 News::Look(key) => queue.push(key, Instant::now()),
+                News::LookAtAll => look_at_all(context, &mut queue),
                 News::Disturbed => context.disturbed.notify_one(),
             },
             changed = isolation.changed(), if told => {
                 told = changed.is_ok();
                 look_at_all(context, &mut queue);
             }
-            _ = look_again.tick(), if began => look_at_all(context, &mut queue),
             Some(ended) = running.next(), if !running.is_empty() => settle(&mut queue, metrics, &context.namespace, ended),
             () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
                 if let Some(key) = queue.pop(Instant::now()) {

@@ -1,4 +1,4 @@
-//! Sandboxes behind one trait: on Kubernetes, and on this machine under bubblewrap.
+//! Sandboxes behind one trait: on Kubernetes, on this machine under bubblewrap, or none.
 //!
 //! The seam is [`Runtime`]: it finds, makes and wakes sandboxes and opens byte streams to the `sandboxd` inside. Everything
 //! above it ([`Sandboxes`], [`Sandbox`]) is shared: one HTTP/2 connection per half of a sandbox, runs that happen exactly
@@ -11,11 +11,13 @@ pub mod kubernetes;
 pub mod local;
 mod metrics;
 mod names;
+mod none;
 mod runtime;
 mod sandbox;
 mod stream;
 
 pub use names::{ContainerKey, ContainerKind, ContainerName, OwnerTag};
+pub use none::NoRuntime;
 pub use runtime::{
     AcquireError, Acquired, ByteStream, ContainerSpec, Half, Installed, InstanceId, Loss, OpenError, Runtime, Slow,
     Start, UnavailableReason,

@@ -128,6 +128,8 @@ pub enum UnavailableReason {
     Denied,
     /// What runs sandboxes cannot be reached or failed.
     Runtime,
+    /// The server has nothing that runs them.
+    NotConfigured,
 }
 
 impl UnavailableReason {
@@ -149,6 +151,7 @@ impl UnavailableReason {
         Self::Start,
         Self::Denied,
         Self::Runtime,
+        Self::NotConfigured,
     ];
 
     /// A short label, for logs, metrics and tables.
@@ -170,6 +173,7 @@ impl UnavailableReason {
             Self::Start => "start",
             Self::Denied => "denied",
             Self::Runtime => "runtime",
+            Self::NotConfigured => "not_configured",
         }
     }
 }

@@ -141,6 +141,17 @@ impl MessagesRequest {
         Self::from_value(&value, rules)
     }
 
+    /// The request as if it had not named the code execution tool: not in `tools`, and not by a `tool_choice` of it.
+    #[must_use]
+    pub fn without_code_execution(mut self) -> Self {
+        self.tools.retain(|tool| !matches!(tool, Tool::Code(_)));
+        self.tool_choice = self.tool_choice.filter(|choice| {
+            let chosen = choice.get("name").and_then(Value::as_str);
+            !self.tools.is_empty() && chosen.is_none_or(|name| self.tools.iter().any(|tool| tool.name() == name))
+        });
+        self
+    }
+
     /// The same for a body that has been read already.
     ///
     /// # Errors

@@ -4,11 +4,13 @@ use crate::Loss;
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod};
 
 const MAIN: &str = "main";
+/// Of a process that was ended by SIGKILL.
+const KILLED: i32 = 128 + 9;
 
 /// What a pod says about a container that we used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Death {
-    /// Nothing of its end yet.
+    /// Nothing of its end yet, or nothing of who killed it: that may be said later than that it ended.
     NotSeen,
     /// It ended, and there is nothing to say about it.
     Ended,
@@ -45,6 +47,7 @@ pub(super) fn death_of(pod: &Pod, used: &Main) -> Death {
     let end = states.into_iter().flatten().filter_map(|state| state.terminated.as_ref()).find(is_it);
     match (end, used) {
         (Some(end), _) if is_out_of_memory(end) => Death::Known(Loss::OutOfMemory { limit: memory_limit(pod) }),
+        (Some(end), _) if end.exit_code == KILLED => Death::NotSeen,
         (None, Main::Is(id)) if main.container_id.as_ref() == Some(id) => Death::NotSeen,
         (None, Main::After(_)) => Death::NotSeen,
         // For another reason, or it was started again more than once since.
@@ -92,7 +95,8 @@ mod tests {
     }
 
     fn ended(id: &str, reason: &str) -> Value {
-        json!({"terminated": {"exitCode": 137, "containerID": id, "reason": reason, "message": "from inside"}})
+        let code = if reason == "Error" { 1 } else { 137 };
+        json!({"terminated": {"exitCode": code, "containerID": id, "reason": reason, "message": "from inside"}})
     }
 
     #[test]
@@ -104,6 +108,7 @@ mod tests {
             ("started again", pod("c://2", &running, &ended("c://1", "OOMKilled")), oom.clone()),
             ("not started again yet", pod("c://1", &ended("c://1", "OOMKilled"), &none), oom),
             ("for another reason", pod("c://2", &running, &ended("c://1", "Error")), Death::Ended),
+            ("by whom is not said yet", pod("c://2", &running, &ended("c://1", "")), Death::NotSeen),
             ("another one's end", pod("c://3", &running, &ended("c://2", "OOMKilled")), Death::Ended),
         ] {
             assert_eq!(death_of(&found, &Main::Is("c://1".into())), expected, "{name}");

@@ -41,7 +41,7 @@ const FRESH: Duration = Duration::from_mins(1);
 /// Uses that are remembered before old ones are looked for.
 const REMEMBERED: usize = 256;
 /// How long the kubelet may take to say how a container ended, and how often it is asked.
-const DEATH: Duration = Duration::from_secs(8);
+const DEATH: Duration = Duration::from_secs(15);
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 /// How old what is told of the template may be. Prompts stay the same as long as it does.
 const TEMPLATE_AGE: Duration = Duration::from_secs(30);
