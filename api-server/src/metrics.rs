@@ -24,11 +24,25 @@ struct Route {
     route: String,
 }
 
+/// A model of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Asked {
+    model: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Sampled {
+    model: String,
+    outcome: &'static str,
+}
+
 /// Everything that is counted.
 pub struct Metrics {
     registry: Registry,
     requests: Family<Answered, Counter>,
     seconds: Family<Route, Histogram, fn() -> Histogram>,
+    samplings: Family<Sampled, Counter>,
+    first_event: Family<Asked, Histogram, fn() -> Histogram>,
     tasks: Gauge,
 }
 
@@ -40,6 +54,10 @@ impl Metrics {
         let seconds = Family::new_with_constructor((|| Histogram::new(SECONDS)) as fn() -> Histogram);
         registry.register("requests", "Requests answered", requests.clone());
         registry.register("request_seconds", "Time until the head of an answer, a stream's included", seconds.clone());
+        let samplings = Family::<Sampled, Counter>::default();
+        let first_event = Family::new_with_constructor((|| Histogram::new(SECONDS)) as fn() -> Histogram);
+        registry.register("samplings", "Answers of models: ended, cancelled, or the error's type", samplings.clone());
+        registry.register("first_event_seconds", "Time until a model's answer begins", first_event.clone());
         let tasks = Gauge::default();
         registry.register(
             "tasks",
@@ -47,7 +65,7 @@ impl Metrics {
             tasks.clone(),
         );
         sandboxes.register(&mut registry);
-        Self { registry, requests, seconds, tasks }
+        Self { registry, requests, seconds, samplings, first_event, tasks }
     }
 
     /// A request was answered. `route` is a template of ours, never a path.
@@ -55,6 +73,16 @@ impl Metrics {
         let labels = Answered { route: route.to_owned(), method: method_label(method), status: status.as_u16() };
         self.requests.get_or_create(&labels).inc();
         self.seconds.get_or_create(&Route { route: route.to_owned() }).observe(took.as_secs_f64());
+    }
+
+    /// A model's answer began so long after it was asked for.
+    pub fn began(&self, model: &str, took: Duration) {
+        self.first_event.get_or_create(&Asked { model: model.to_owned() }).observe(took.as_secs_f64());
+    }
+
+    /// A model's answer came to this end: `ended`, `cancelled`, or the `error.type` of what went wrong.
+    pub fn sampled(&self, model: &str, outcome: &'static str) {
+        self.samplings.get_or_create(&Sampled { model: model.to_owned(), outcome }).inc();
     }
 
     /// All of it as text, for a caller in the server's runtime.

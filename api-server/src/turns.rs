@@ -84,6 +84,7 @@ pub fn start(
         stop,
         deadline: Instant::now() + TURN_LIMIT,
         sampling: None,
+        asked_at: None,
         call: None,
         retry_after: None,
         wait: RETRY_AFTER,
@@ -101,6 +102,8 @@ struct Driver {
     stop: CancellationToken,
     deadline: Instant,
     sampling: Option<Sampling>,
+    /// When it was asked for, until it begins.
+    asked_at: Option<Instant>,
     call: Option<BoxFuture<'static, Input>>,
     /// The sampling before this one failed: how long to wait.
     retry_after: Option<Duration>,
@@ -122,7 +125,7 @@ impl Driver {
                     }
                     Action::Sample(request) => self.sample(&request),
                     Action::Run(call) => self.run(call),
-                    Action::CancelModel => self.sampling = None,
+                    Action::CancelModel => self.sampled("cancelled"),
                     // Dropping the call ends its processes, but for a cell that goes on: its answer may be asked for again.
                     Action::CancelRun(_) => self.call = None,
                     Action::Done(end) => return end,
@@ -143,6 +146,7 @@ impl Driver {
     /// A wait before it is part of the sampling, so that the turn can be stopped meanwhile.
     fn sample(&mut self, request: &ModelRequest) {
         let sampling = self.asked.model.sample(request, &self.asked.betas);
+        self.asked_at = Some(Instant::now() + self.retry_after.unwrap_or_default());
         self.sampling = Some(match self.retry_after.take() {
             Some(wait) => stream::once(async move {
                 tokio::time::sleep(wait).await;
@@ -196,15 +200,25 @@ impl Driver {
     fn heard(&mut self, event: Option<ModelEvent>) -> Input {
         let event = event.unwrap_or_else(ended_early);
         match &event {
-            ModelEvent::End { .. } => self.sampling = None,
+            ModelEvent::End { .. } => self.sampled("ended"),
             ModelEvent::Fail(failure) => {
-                self.sampling = None;
+                self.sampled(failure.error.kind.name());
                 self.retry_after = Some(failure.error.retry_after.unwrap_or(self.wait));
                 self.wait *= 2;
             }
             ModelEvent::Start { .. } | ModelEvent::Open(_) | ModelEvent::Delta(_) | ModelEvent::Close => {}
         }
+        if let Some(asked) = self.asked_at.take() {
+            self.commands.app.metrics.began(&self.asked.model.info.id, asked.elapsed());
+        }
         Input::Model(event)
+    }
+
+    /// The sampling is over.
+    fn sampled(&mut self, outcome: &'static str) {
+        if self.sampling.take().is_some() {
+            self.commands.app.metrics.sampled(&self.asked.model.info.id, outcome);
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 import pytest
 import requests
 
-from conftest import bash, request
+from conftest import bash, request, start_server, stop_server, wait_until
 
 
 def test_readiness_is_one_word_in_public(server):
@@ -33,3 +33,17 @@ def test_requests_are_counted_by_route_and_status(server):
     page = requests.get(server.inside + "/metrics", timeout=10).text
     for secret in (*server.keys, "container_", "req_"):
         assert secret not in page
+
+
+@pytest.mark.local
+def test_answers_of_models_are_counted_by_their_ends(tmp_path):
+    server = start_server(tmp_path)
+    server.bash("true")
+    server.post("/v1/messages", request('```turn\n{"error": {"status": 400}}\n```', tools=[]))
+    with server.post("/v1/messages", request('```turn\n{"sleep_ms": 60000}\n```', tools=[], stream=True), stream=True):
+        pass
+    counted = lambda outcome: server.metric("codeexec_api_samplings_total", model="demo", outcome=outcome)  # noqa: E731
+    wait_until(lambda: counted("cancelled") == 1, what="the end of the abandoned answer")
+    assert (counted("ended"), counted("invalid_request_error")) == (2, 1)
+    assert server.metric("codeexec_api_first_event_seconds_count", model="demo") >= 3
+    stop_server(server)
