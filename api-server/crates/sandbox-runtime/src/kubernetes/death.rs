@@ -44,8 +44,11 @@ pub(super) fn death_of(pod: &Pod, used: &Main) -> Death {
         (Main::After(_), None) => false,
     };
     let states = [main.state.as_ref(), main.last_state.as_ref()];
-    let end = states.into_iter().flatten().filter_map(|state| state.terminated.as_ref()).find(is_it);
-    match (end, used) {
+    let ends: Vec<_> = states.into_iter().flatten().filter_map(|state| state.terminated.as_ref()).collect();
+    // The pod may have told late of the start of the one that was used: then nothing is left of the one it named.
+    let named_is_gone = matches!(used, Main::Is(id) if main.container_id.as_ref() != Some(id));
+    let late = || ends.iter().find(|end| named_is_gone && is_out_of_memory(end));
+    match (ends.iter().find(|end| is_it(end)).or_else(late), used) {
         (Some(end), _) if is_out_of_memory(end) => Death::Known(Loss::OutOfMemory { limit: memory_limit(pod) }),
         (Some(end), _) if end.exit_code == KILLED => Death::NotSeen,
         (None, Main::Is(id)) if main.container_id.as_ref() == Some(id) => Death::NotSeen,
@@ -106,10 +109,11 @@ mod tests {
         for (name, found, expected) in [
             ("still said to run", pod("c://1", &running, &ended("c://0", "OOMKilled")), Death::NotSeen),
             ("started again", pod("c://2", &running, &ended("c://1", "OOMKilled")), oom.clone()),
-            ("not started again yet", pod("c://1", &ended("c://1", "OOMKilled"), &none), oom),
+            ("not started again yet", pod("c://1", &ended("c://1", "OOMKilled"), &none), oom.clone()),
             ("for another reason", pod("c://2", &running, &ended("c://1", "Error")), Death::Ended),
             ("by whom is not said yet", pod("c://2", &running, &ended("c://1", "")), Death::NotSeen),
-            ("another one's end", pod("c://3", &running, &ended("c://2", "OOMKilled")), Death::Ended),
+            ("a later one's end", pod("c://3", &running, &ended("c://2", "OOMKilled")), oom),
+            ("a later one's other end", pod("c://3", &running, &ended("c://2", "Error")), Death::Ended),
         ] {
             assert_eq!(death_of(&found, &Main::Is("c://1".into())), expected, "{name}");
         }
