@@ -7,7 +7,7 @@ use axum::{
     extract::Request,
 };
 use bytes::{Bytes, BytesMut};
-use futures_util::{Stream, stream};
+use futures_util::{Stream, TryStreamExt as _, future, stream};
 use http::header;
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt as _;
@@ -40,28 +40,33 @@ pub fn heard_out(request: Request) -> Request {
     }
 }
 
-/// Refuses a request that announces more than `limit` bytes.
-pub fn check_length(request: Request, limit: u64) -> Result<Request, Failure> {
-    let announced =
-        request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    if announced.is_some_and(|announced| announced > limit) {
+/// Refuses a request that announces more than `limit` bytes, or an encoding.
+pub fn check_head(request: Request, limit: u64) -> Result<Request, Failure> {
+    let word = |name| request.headers().get(name).map(|value| String::from_utf8_lossy(value.as_bytes()));
+    if word(header::CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok()).is_some_and(|length| length > limit) {
         return Err(too_large(limit).into());
     }
-    Ok(request)
+    match word(header::CONTENT_ENCODING).filter(|encoding| !encoding.eq_ignore_ascii_case("identity")) {
+        Some(encoding) => Err(encoding_unsupported(&encoding).into()),
+        None => Ok(request),
+    }
+}
+
+fn encoding_unsupported(encoding: &str) -> ApiError {
+    let message = format!("Content-Encoding: `{encoding}` is not supported; send the body without an encoding.");
+    ApiError::invalid(message).with_code("request_body_encoding_unsupported")
 }
 
 /// The whole body, of at most `limit` bytes.
 pub async fn read(request: Request, limit: u64) -> Result<Bytes, Failure> {
-    let mut body = check_length(request, limit)?.into_body();
-    let mut bytes = BytesMut::new();
-    while let Some(data) = next(&mut body).await {
-        let data = data.map_err(|_| ApiError::invalid("The request body ended early."))?;
-        if bytes.len() as u64 + data.len() as u64 > limit {
-            return Err(too_large(limit).into());
-        }
-        bytes.extend_from_slice(&data);
-    }
-    Ok(bytes.freeze())
+    let body = incoming(check_head(request, limit)?.into_body(), limit);
+    let whole: Result<BytesMut, io::Error> = body
+        .try_fold(BytesMut::new(), |mut whole, data| {
+            whole.extend_from_slice(&data);
+            future::ready(Ok(whole))
+        })
+        .await;
+    Ok(whole.map_err(|error| failure(Some(error.kind()), limit))?.freeze())
 }
 
 async fn next(body: &mut Body) -> Option<Result<Bytes, axum::Error>> {
@@ -125,11 +130,11 @@ pub fn failure(kind: Option<io::ErrorKind>, limit: u64) -> Failure {
     match kind {
         Some(io::ErrorKind::FileTooLarge) => too_large(limit).into(),
         Some(io::ErrorKind::TimedOut) => ApiError::invalid(format!(
-            "The upload was too slow: it stood still for {} seconds, or came with less than {LEAST_RATE} bytes a second.",
+            "The body was too slow: it stood still for {} seconds, or came with less than {LEAST_RATE} bytes a second.",
             LONGEST_PAUSE.as_secs()
         ))
         .into(),
-        _ => ApiError::invalid("The upload ended before its content was whole.").into(),
+        _ => ApiError::invalid("The request ended before its body was whole.").into(),
     }
 }
 
@@ -181,7 +186,7 @@ impl Drop for HeardOut {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use futures_util::{StreamExt as _, TryStreamExt as _};
+    use futures_util::StreamExt as _;
 
     fn pieces(count: usize, pause: Duration) -> Body {
         Body::from_stream(stream::iter(0..count).then(move |_| async move {
@@ -209,6 +214,12 @@ mod tests {
         ] {
             assert_eq!(end(body, 100_000).await, expected, "{name}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_whose_body_stands_still_is_answered() {
+        let told = read(Request::new(Body::from_stream(stream::pending::<io::Result<Bytes>>())), 9).await;
+        assert!(told.unwrap_err().0.message.starts_with("The body was too slow"));
     }
 
     #[test]

@@ -76,7 +76,7 @@ pub async fn upload(
 /// The parts of an upload. What is too large is refused before it is read, or as soon as it shows.
 pub async fn multipart(request: Request) -> Result<Multipart, Failure> {
     let limit = MAX_FILE + UPLOAD_OVERHEAD;
-    let (head, body) = body::check_length(request, limit)?.into_parts();
+    let (head, body) = body::check_head(request, limit)?.into_parts();
     let request = Request::from_parts(head, Body::from_stream(body::incoming(body, limit)));
     Multipart::from_request(request, &())
         .await

@@ -63,11 +63,6 @@ fn description() -> Value {
                     "required": true,
                     "schema": { "type": "integer", "minimum": 0 },
                 },
-                "ShouldRetry": {
-                    "description": "Whether the SDKs try again by themselves.",
-                    "required": true,
-                    "schema": { "enum": ["true", "false"] },
-                },
             },
             "securitySchemes": {
                 "key": { "type": "apiKey", "in": "header", "name": "x-api-key" },
@@ -83,7 +78,6 @@ const ERRORS: &[(u16, ErrorType, &str)] = &[
     (401, ErrorType::Authentication, "No key, or a wrong one."),
     (403, ErrorType::Permission, "Not allowed."),
     (404, ErrorType::NotFound, "There is no such thing, or it is somebody else's."),
-    (408, ErrorType::Timeout, "The body came too slowly."),
     (409, ErrorType::Conflict, "Something else is changing the same thing."),
     (412, ErrorType::InvalidRequest, "The file is not the one that `If-Match` or `If-None-Match` asks for."),
     (413, ErrorType::RequestTooLarge, "The body or the file is too large."),
@@ -98,7 +92,6 @@ fn headers_of(status: u16) -> Value {
     let mut headers = json!({ "request-id": reference("headers", "RequestId") });
     if matches!(status, 429 | 529) {
         headers["retry-after"] = reference("headers", "RetryAfter");
-        headers["x-should-retry"] = reference("headers", "ShouldRetry");
     }
     headers
 }

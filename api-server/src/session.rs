@@ -190,7 +190,7 @@ async fn receive_bytes(
 ) -> Result<Response, Failure> {
     let _slot = app.uploads.begin(&identity.workspace)?;
     let place = Place::of_key(key).map_err(ApiError::invalid)?;
-    let request = body::check_length(request, MAX_FILE)?;
+    let request = body::check_head(request, MAX_FILE)?;
     let body = body::incoming(request.into_body(), MAX_FILE);
     Ok(answer(session.write(&place, headers, body).await?))
 }

@@ -252,7 +252,7 @@ pub const ALL: &[Operation] = &[
     post("/api/gpt/v1/messages/validate", "zylonValidateMessage", "Tells whether a request would be taken.")
         .body(Body::Json("ZylonMessagesRequest"))
         .answers(&[(200, Answer::Json("Validation")), (400, Answer::Refused)])
-        .fails(&[&[408, 413], STORE]),
+        .fails(&[&[413], STORE]),
     get("/api/gpt/v1/models", "zylonListModels", "Lists the models.")
         .with(&[LIMIT, CURSORS, LIFECYCLE])
         .answers(&[(200, Answer::Json("ModelList"))])

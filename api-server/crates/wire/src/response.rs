@@ -268,13 +268,18 @@ impl<'a> MessageBody<'a> {
 }
 
 impl Ending<'_> {
-    /// With what only one surface shows: how the interaction ended, and the errors where there are any.
+    /// In the words of one surface, with what it alone shows: how the interaction ended, and the errors where there are any.
     pub(crate) fn on(self, surface: Surface, errors: &[ApiError]) -> Self {
         match surface {
             Surface::Anthropic => Self { interaction_stop_reason: None, ..self },
             Surface::Zylon => {
+                // Its contract has no word for a full context window.
+                let stop_reason = match self.stop_reason {
+                    Some(StopReason::ModelContextWindowExceeded) => Some(StopReason::MaxTokens),
+                    other => other,
+                };
                 let objects = errors.iter().map(|error| error.object(surface)).collect();
-                Self { errors: (!errors.is_empty()).then_some(objects), ..self }
+                Self { stop_reason, errors: (!errors.is_empty()).then_some(objects), ..self }
             }
         }
     }

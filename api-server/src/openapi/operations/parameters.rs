@@ -108,10 +108,10 @@ pub const PATH: &[Parameter] = &[Parameter {
 pub const INVALID: &[u16] = &[400];
 pub const MISSING: &[u16] = &[404];
 /// What a model's server may answer.
-pub const MODEL: &[u16] = &[404, 408, 413, 429, 504, 529];
+pub const MODEL: &[u16] = &[404, 413, 429, 504, 529];
 pub const RUN: &[u16] = &[409];
 pub const STORE: &[u16] = &[529];
 pub const SESSION: &[u16] = &[404, 409, 529];
-pub const SENT: &[u16] = &[408, 413, 429];
+pub const SENT: &[u16] = &[413, 429];
 pub const CONDITIONS: &[u16] = &[412];
 pub const RANGES: &[u16] = &[416];

@@ -60,7 +60,11 @@ impl Turn {
             return;
         }
         match state {
-            State::Sampling(sampling) => self.abandon(&sampling.calls, STOPPED),
+            State::Sampling(sampling) => {
+                // The client was told of it when the message began.
+                self.usage.add_tokens(&sampling.usage);
+                self.abandon(&sampling.calls, STOPPED);
+            }
             State::Running { running, tool, queue, .. } => {
                 self.give_failure(tool, &running, FailureKind::Unavailable, STOPPED);
                 for call in queue {
