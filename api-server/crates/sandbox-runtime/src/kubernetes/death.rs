@@ -106,7 +106,7 @@ mod tests {
     fn the_end_of_exactly_the_container_that_was_used_counts() {
         let (running, none) = (json!({"running": {}}), json!({}));
         let oom = Death::Known(Loss::OutOfMemory { limit: Some("96Mi".into()) });
-        for (name, found, expected) in [
+        for (name, found, expected) in vec![
             ("still said to run", pod("c://1", &running, &ended("c://0", "OOMKilled")), Death::NotSeen),
             ("started again", pod("c://2", &running, &ended("c://1", "OOMKilled")), oom.clone()),
             ("not started again yet", pod("c://1", &ended("c://1", "OOMKilled"), &none), oom.clone()),
