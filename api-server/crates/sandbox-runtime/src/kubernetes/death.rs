@@ -106,16 +106,17 @@ mod tests {
     fn the_end_of_exactly_the_container_that_was_used_counts() {
         let (running, none) = (json!({"running": {}}), json!({}));
         let oom = Death::Known(Loss::OutOfMemory { limit: Some("96Mi".into()) });
-        for (name, found, expected) in vec![
-            ("still said to run", pod("c://1", &running, &ended("c://0", "OOMKilled")), Death::NotSeen),
-            ("started again", pod("c://2", &running, &ended("c://1", "OOMKilled")), oom.clone()),
-            ("not started again yet", pod("c://1", &ended("c://1", "OOMKilled"), &none), oom.clone()),
-            ("for another reason", pod("c://2", &running, &ended("c://1", "Error")), Death::Ended),
-            ("by whom is not said yet", pod("c://2", &running, &ended("c://1", "")), Death::NotSeen),
-            ("a later one's end", pod("c://3", &running, &ended("c://2", "OOMKilled")), oom),
-            ("a later one's other end", pod("c://3", &running, &ended("c://2", "Error")), Death::Ended),
+        for (name, found, expected) in [
+            ("still said to run", ("c://1", &running, &ended("c://0", "OOMKilled")), Death::NotSeen),
+            ("started again", ("c://2", &running, &ended("c://1", "OOMKilled")), oom.clone()),
+            ("not started again yet", ("c://1", &ended("c://1", "OOMKilled"), &none), oom.clone()),
+            ("for another reason", ("c://2", &running, &ended("c://1", "Error")), Death::Ended),
+            ("by whom is not said yet", ("c://2", &running, &ended("c://1", "")), Death::NotSeen),
+            ("a later one's end", ("c://3", &running, &ended("c://2", "OOMKilled")), oom),
+            ("a later one's other end", ("c://3", &running, &ended("c://2", "Error")), Death::Ended),
         ] {
-            assert_eq!(death_of(&found, &Main::Is("c://1".into())), expected, "{name}");
+            let (id, state, last) = found;
+            assert_eq!(death_of(&pod(id, state, last), &Main::Is("c://1".into())), expected, "{name}");
         }
         assert_eq!(death_of(&Pod::default(), &Main::Is("c://1".into())), Death::Ended);
     }
