@@ -76,6 +76,18 @@ def test_the_pod_is_restricted_and_its_uploads_are_read_only(server):
     assert capabilities == ["0000000000000000"] * 4
 
 
+def test_a_deleted_sandbox_takes_no_stored_file_with_it(server):
+    uploaded = server.sdk().files.upload(file=("given.txt", b"given", "text/plain")).id
+    content = [{"type": "text", "text": bash('cp "$INPUT_DIR/given.txt" "$OUTPUT_DIR/made.txt"')}, {"type": "container_upload", "file_id": uploaded}]
+    answer = server.ask(messages=[{"role": "user", "content": content}])
+    (made,) = answer["content"][1]["content"]["content"]
+    (sandbox,) = named("sandboxes", answer["container"]["id"].lower().replace("_", "-")[:32])
+    kubectl("delete", "sandbox", sandbox)
+    wait_until(lambda: not named("pods,pvc", sandbox), what="pod and claim to go")
+    assert server.sdk().files.download(made["file_id"]).read() == b"given"
+    assert server.sdk().files.retrieve_metadata(uploaded).filename == "given.txt"
+
+
 def test_twenty_commands_cost_one_exec(server):
     log = os.environ.get("CLUSTER_AUDIT_LOG")
     if not log:
